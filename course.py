@@ -1,0 +1,401 @@
+"""
+课程的前门：列出、运行、测试、更新讲义。只用标准库，Python 3.10 起。
+
+用法：
+    python3 course.py                  列出所有脚本：编号、问题、大约要多久（同 list）
+    python3 course.py run 6.2          运行一个脚本；也可以写 06/02、脚本名的一部分（star）或路径
+    python3 course.py all              按顺序运行全部脚本，最后给出一张表：用时、结论 √/×
+    python3 course.py all 1 2 4 6      只运行这几讲
+    python3 course.py test             运行测试；后面的参数原样交给 pytest（如 test -k vote）
+    python3 course.py test --reseed 10 只数结论：每个脚本换 10 次种子，每条结论要成立 9 次以上
+    python3 course.py test --slow      平时的测试，再加上很慢的那些
+    python3 course.py notes            重新运行脚本，更新讲义与 README 里记录的输出
+    python3 course.py notes --check    只检查：记录的输出与现在的输出是否一致
+    python3 course.py clean            删除缓存（训练好的小模型、__pycache__ 等），并说删了什么
+    python3 course.py --help           显示这一页
+
+第 1、2、4、6 讲只用标准库，立刻就能运行。第 11、12 讲要用 torch，test 与 notes 要用测试工具：
+这个 Python 里有就直接用；没有，就在旁边建一个 .venv 装一次（要联网）。
+
+退出码：0 一切正常；1 有脚本失败、有结论不成立或装不上需要的包；2 命令写错了；130 按了 Ctrl-C。
+"""
+import ast
+import difflib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+if sys.version_info < (3, 10):
+    sys.exit("这门课需要 Python 3.10 或更新的版本，现在是 %d.%d。" % sys.version_info[:2])
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "lecture01"))
+from toy_llm import display_width, pad, print_table, run_script
+
+TORCH_LECTURES = (11, 12)  # 只有这两讲要用 torch
+VENV = ROOT / ".venv"
+RUN_TIME = ("requirements.txt", ("torch",))  # (requirements 文件, 要能导入的模块)
+DEV_TOOLS = ("requirements-dev.txt", ("pytest", "xdist", "pytest_timeout", "hypothesis", "filelock", "cogapp"))
+CACHE_NAMES = (".cache", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis")
+CLAIM = re.compile(r"^  (√ |× 这一次没有出现：)", re.M)  # observe 打印的结论
+
+
+class UsageError(Exception):
+    """命令写错了：说明原因，退出码 2。"""
+
+
+class SetupError(Exception):
+    """需要的包装不上：说明缺什么，退出码 1。"""
+
+
+# ==============================================================================
+# 脚本：从文件名和文档字符串里读出来，没有第二份清单
+# ==============================================================================
+class Script(NamedTuple):
+    path: str  # 相对路径，如 lecture06/02_policy_gradient.py
+    lecture: int
+    number: int
+    title: str
+    question: str
+    seconds: str  # 文档字符串里写的运行时间
+
+    @property
+    def code(self):
+        return f"{self.lecture}.{self.number}"
+
+    @property
+    def needs_torch(self):
+        return self.lecture in TORCH_LECTURES
+
+
+def read_script(path):
+    """读一个编号脚本的文档字符串；格式不对时 ValueError，说出是哪个文件、缺什么。"""
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    found = {
+        "第 N 讲 · NN：题目 —— 一句话": re.search(r"第 (\d+) 讲 · (\d+)：(.+?) —— ", doc),
+        "【问题】": re.search(r"【问题】(.+?)(?:\n\n|\n【|\Z)", doc, re.S),
+        "运行时间：": re.search(r"运行时间：(.+?)[，。（]", doc),
+    }
+    missing = [name for name, match in found.items() if not match]
+    if missing:
+        raise ValueError(f"{path} 的文档字符串里缺少：{'、'.join(missing)}")
+    heading, question, seconds = found.values()
+    text = re.sub(r"(?<=[!-~])\n\s*(?=[!-~])", " ", question[1].strip())  # 英文单词之间的换行换成空格
+    return Script(
+        path.relative_to(ROOT).as_posix(), int(heading[1]), int(heading[2]), heading[3].strip(),
+        re.sub(r"\s*\n\s*", "", text), seconds[1].strip(),
+    )
+
+
+def find_scripts(lectures=()):
+    """全部编号脚本，按讲次与编号排序；给了 lectures 时只要这几讲。"""
+    scripts = [read_script(path) for path in sorted(ROOT.glob("lecture[0-9][0-9]/[0-9][0-9]_*.py"))]
+    known = sorted({script.lecture for script in scripts})
+    for lecture in lectures:
+        if lecture not in map(str, known):
+            raise UsageError(f"没有第 {lecture} 讲。有的是：{'、'.join(map(str, known))}")
+    return [script for script in scripts if not lectures or str(script.lecture) in lectures]
+
+
+def find_one(query):
+    """编号（6.2、06/02）、路径或名字的一部分 → 那一个脚本；找不到或不止一个时 UsageError。"""
+    scripts = find_scripts()
+    code = re.fullmatch(r"(?:lecture)?0*(\d+)[./]0*(\d+)", query)
+    if code:
+        hits = [s for s in scripts if (s.lecture, s.number) == (int(code[1]), int(code[2]))]
+    elif query.isdigit():
+        hits = [s for s in scripts if s.lecture == int(query)]
+    else:
+        name = query.replace("\\", "/").removeprefix("./").removesuffix(".py")
+        hits = [s for s in scripts if name in s.path.removesuffix(".py") or query in s.title]
+        exact = [s for s in hits if re.sub(r".*/|\.py$|^\d\d_", "", s.path)[3:] == name]
+        hits = exact if len(exact) == 1 else hits
+    if len(hits) == 1:
+        return hits[0]
+    if hits:
+        lines = [f"“{query}”不止一个，写得再具体些："] + [f"  {s.code:5} {s.path}" for s in hits]
+    else:
+        names = {re.sub(r".*/\d\d_|\.py$", "", s.path): s for s in scripts}
+        close = [names[n] for n in difflib.get_close_matches(query, names, n=3, cutoff=0.5)]
+        lines = [f"没有找到“{query}”。" + ("是不是：" if close else "有这些脚本：")]
+        lines += [f"  {s.code:5} {s.path}" for s in close or scripts]
+    raise UsageError("\n".join(lines))
+
+
+def note_of(lecture):
+    """一讲的讲义；还没有时是 None。"""
+    return next(iter(sorted((ROOT / "lectures").glob(f"lecture{lecture:02d}_*.md"))), None)
+
+
+def lecture_heading(lecture):
+    """讲义第一行的标题；还没有讲义时只写讲次。"""
+    note = note_of(lecture)
+    return note.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") if note else f"第 {lecture} 讲"
+
+
+# ==============================================================================
+# 环境：需要的包在哪个 Python 里
+# ==============================================================================
+def python_with(*requirements):
+    """
+    返回一个装好了 requirements（RUN_TIME、DEV_TOOLS 之类）的 Python 解释器的路径。
+
+    现在的解释器能导入就用它；否则用 .venv，缺的在里面装一次。装不上时 SetupError。
+    """
+    missing = [req for req in requirements if not all(find_spec(module) for module in req[1])]
+    if not missing:
+        return sys.executable
+    python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    stamps = {req: VENV / f"installed-{file_hash(ROOT / req[0])}" for req in requirements}
+    if all(stamp.exists() for stamp in stamps.values()) and python.exists():
+        return str(python)
+    names = "、".join(req[0] for req in requirements)
+    print(f"第一次用到 {names} 里的包：在 {VENV} 里安装，只需一次。", file=sys.stderr, flush=True)
+    try:
+        if not python.exists() or subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True, stdout=sys.stderr)
+        for req, stamp in stamps.items():
+            if not stamp.exists():
+                install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", ROOT / req[0]]
+                subprocess.run(install, check=True, stdout=sys.stderr)
+                stamp.touch()  # 装完才盖章：中途断掉的安装下次会继续
+    except (OSError, subprocess.CalledProcessError) as error:
+        modules = "、".join(module for req in missing for module in req[1])
+        raise SetupError(
+            f"缺少 {modules}，安装没有成功（{type(error).__name__}，原因见上面的输出）。\n"
+            "多半是没有网络；Debian、Ubuntu 上也可能是缺少 python3-venv 这个系统包。\n"
+            "第 1、2、4、6 讲不需要安装任何东西：python3 course.py all 1 2 4 6"
+        ) from None
+    return str(python)
+
+
+def file_hash(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def rerun_with(*requirements):
+    """换到装好了 requirements 的解释器里，用同样的参数重新运行 course.py；已经在里面时返回 None。"""
+    python = python_with(*requirements)
+    return None if python == sys.executable else subprocess.call([python, str(ROOT / "course.py"), *sys.argv[1:]])
+
+
+def python_for(script):
+    return python_with(RUN_TIME) if script.needs_torch else sys.executable
+
+
+# ==============================================================================
+# 命令
+# ==============================================================================
+def cmd_list():
+    lecture = None
+    for script in find_scripts():
+        if script.lecture != lecture:
+            lecture = script.lecture
+            needs = "（需要 torch）" if script.needs_torch else ""
+            print(f"\n{lecture_heading(lecture)}{needs}")
+        print(f"  {script.code:5} {pad(script.path.split('/')[1], 30)} {script.seconds}")
+        print(f"        {script.question}")
+    print("\n运行其中一个：python3 course.py run 1.1　　全部命令：python3 course.py --help")
+    return 0
+
+
+def cmd_run(*queries):
+    if len(queries) != 1:
+        raise UsageError("run 后面写一个脚本，例如：python3 course.py run 6.2")
+    script = find_one(queries[0])
+    return subprocess.call([python_for(script), str(ROOT / script.path)])
+
+
+def cmd_all(*lectures):
+    scripts = find_scripts(lectures)
+    rows, problems = [], []
+    started = time.perf_counter()
+    for i, script in enumerate(scripts, 1):
+        label = f"[{i}/{len(scripts)}] {script.code} {script.path}"
+        print(f"{label} ……", end="", file=sys.stderr, flush=True)
+        row, trouble = run_and_count(script)
+        rows.append(row)
+        problems += trouble
+        print(f" {row[1]} 秒，√ {row[2]}，× {row[3]}", file=sys.stderr, flush=True)
+    seconds = time.perf_counter() - started
+    held, failed = (sum(row[j] for row in rows if row[j] != "-") for j in (2, 3))
+    print_table(["脚本", "秒", "√", "×"], [*rows, [f"合计 {len(scripts)} 个脚本", f"{seconds:.1f}", held, failed]])
+    print("\n" + "\n".join(problems) if problems else "\n全部脚本正常结束，全部结论成立。")
+    return 1 if problems else 0
+
+
+def run_and_count(script):
+    """运行一个脚本，返回 (表格的一行, 出了什么问题的说明)。"""
+    started = time.perf_counter()
+    try:
+        done = subprocess.run(
+            [python_for(script), str(ROOT / script.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            encoding="utf-8", errors="replace", env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        )
+    except SetupError as error:
+        return [script.path, "-", "-", "-"], [f"{script.path} 没有运行：{error}"]
+    marks = [mark.strip()[0] for mark in CLAIM.findall(done.stdout)]
+    row = [script.path, f"{time.perf_counter() - started:.1f}", marks.count("√"), marks.count("×")]
+    trouble = [f"{script.path}：{line.strip()}" for line in done.stdout.splitlines() if line.startswith("  × 这一次")]
+    if done.returncode:
+        trouble.append(f"{script.path} 失败（退出码 {done.returncode}）：\n{done.stderr.strip()}")
+    return row, trouble
+
+
+def cmd_test(*options):
+    python = python_with(RUN_TIME, DEV_TOOLS)
+    return subprocess.call([python, "-m", "pytest", "-n", "auto", *options], cwd=ROOT)
+
+
+def cmd_notes(*options):
+    if options not in ((), ("--check",)):
+        raise UsageError("notes 后面只能写 --check")
+    moved = rerun_with(RUN_TIME, DEV_TOOLS)
+    if moved is not None:
+        return moved
+    stale = []
+    for path in note_files():
+        old = path.read_text(encoding="utf-8")
+        new = refresh(old)
+        if options:
+            if not same_record(path, old, new):
+                stale.append(path.relative_to(ROOT).as_posix())
+        elif new != old:
+            path.write_text(new, encoding="utf-8", newline="\n")
+            print(f"更新了 {path.relative_to(ROOT).as_posix()}")
+    for name in stale:
+        print(f"{name} 里记录的输出与脚本现在的输出不同：运行 python3 course.py notes 更新它")
+    print("记录的输出有过期的。" if stale else "记录的输出与脚本一致。")
+    return 1 if stale else 0
+
+
+def cmd_clean():
+    found = [path for name in CACHE_NAMES for path in sorted(ROOT.rglob(name)) if VENV not in path.parents]
+    for path in found:
+        shutil.rmtree(path)
+        print(f"删除了 {path.relative_to(ROOT).as_posix()}/")
+    print("缓存已清空。" if found else "没有缓存。")
+    return 0
+
+
+def cmd_help():
+    print(__doc__.strip())
+    return 0
+
+
+# ==============================================================================
+# 讲义里记录的输出：cogapp 的块 <!-- [[[cog recorded("lecture01/01_scaling.py", 1) ]]] -->
+# ==============================================================================
+def note_files():
+    return [ROOT / "README.md", *sorted((ROOT / "lectures").glob("*.md"))]
+
+
+def refresh(text):
+    """运行文中每个 cog 块，返回更新后的全文。"""
+    from cogapp import Cog
+
+    cog = Cog()
+    cog.options.prologue = "from course import recorded, script_map"
+    cog.options.include_path = [str(ROOT)]
+    cog.options.add_to_include_path(str(ROOT))
+    return cog.process_string(text)
+
+
+@lru_cache(maxsize=None)
+def script_output(path):
+    """运行一个脚本，返回它的全部输出；失败时 RuntimeError。"""
+    script = read_script(ROOT / path)
+    done = subprocess.run(
+        [python_for(script), str(ROOT / path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )
+    if done.returncode:
+        raise RuntimeError(f"{path} 失败：\n{done.stderr}")
+    return done.stdout
+
+
+def demo_text(output, demo):
+    """输出里"演示 demo"那一节：从标题到下一个演示之前，去掉两条横线。"""
+    match = re.search(rf"^=+\n(演示 {demo}：.*?)(?=\n=+\n演示 \d|\Z)", output, re.M | re.S)
+    if not match:
+        raise ValueError(f"输出里没有“演示 {demo}”")
+    return re.sub(r"^=+\n", "", match[1], flags=re.M).strip()
+
+
+def recorded(path, demo, observations=True):
+    """给 cog 块用：输出脚本 path 的"演示 demo"，放在一个 text 代码块里。"""
+    import cog
+
+    text = demo_text(script_output(path), demo)
+    if not observations:
+        text = text.split("\n观察：")[0].rstrip()
+    cog.out(f"```text\n{text}\n```\n")
+
+
+def script_map():
+    """给 README 的 cog 块用：每一讲一张表。"""
+    import cog
+
+    lecture = None
+    for script in find_scripts():
+        if script.lecture != lecture:
+            lecture = script.lecture
+            note = note_of(lecture)
+            link = f"[{lecture_heading(lecture)}]({note.relative_to(ROOT).as_posix()})" if note else f"第 {lecture} 讲"
+            cog.out(f"\n{link}{'，需要 torch' if script.needs_torch else ''}\n\n| 编号 | 脚本 | 问题 | 用时 |\n|---|---|---|---|\n")
+        name = script.path.split("/")[1]
+        cog.out(f"| {script.code} | [{name}]({script.path}) | {script.question} | {script.seconds} |\n")
+    cog.out("\n")
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def same_record(path, old, new):
+    """
+    记录是否仍然有效。第 1～6 讲要求逐字节相同；用 torch 的讲在别的机器上末位会变，
+    所以数字之外的字要相同，数字允许差 0.05 或 15%。
+    """
+    torch_note = any(f"lecture{lecture:02d}" in path.name for lecture in TORCH_LECTURES)
+    if old == new or not torch_note:
+        return old == new
+    if re.sub(r"\s+|█+|-+", "", NUMBER.sub("", old)) != re.sub(r"\s+|█+|-+", "", NUMBER.sub("", new)):
+        return False
+    pairs = zip(map(float, NUMBER.findall(old)), map(float, NUMBER.findall(new)))
+    return all(abs(a - b) <= max(0.05, 0.15 * abs(a)) for a, b in pairs)
+
+
+COMMANDS = {
+    "list": cmd_list, "run": cmd_run, "all": cmd_all, "test": cmd_test, "notes": cmd_notes, "clean": cmd_clean,
+    "help": cmd_help, "--help": cmd_help, "-h": cmd_help,
+}
+
+
+def main():
+    name, *options = sys.argv[1:] or ["list"]
+    try:
+        if name not in COMMANDS:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"是不是 {close[0]}？" if close else "有的是：list、run、all、test、notes、clean。"
+            raise UsageError(f"没有“{name}”这个命令。{hint}说明见 python3 course.py --help")
+        if options and COMMANDS[name] in (cmd_list, cmd_clean, cmd_help):
+            raise UsageError(f"{name} 后面不写别的，收到的是：{' '.join(options)}")
+        sys.exit(COMMANDS[name](*options))
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_script(main)
