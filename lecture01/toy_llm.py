@@ -45,7 +45,7 @@ BETA = 1.0  # 规模每乘 10，"correct" 的 logit 加多少
 LOGIT_BUG = 0.0  # "bug" 的 logit
 LOGIT_CARELESS = -0.3  # "careless" 的 logit
 CARELESS_OFFSETS = (-10, -2, -1, 1, 2, 10)  # 手滑时加在正确值上的偏移，六选一
-NO_COT_PENALTY = 0.6  # 不写中间步骤（cot=False）时，第 i 步（从 0 数）的 logit 再减 0.6·i
+NO_COT_PENALTY = 0.5  # 不写中间步骤（cot=False）时，第 i 步（从 0 数）的 logit 再减 0.5·i
 
 # ---- 难度的常数 ----
 CARRY_HARDNESS = 0.3  # 每一次进位或借位
