@@ -91,18 +91,21 @@ class TrainableLLM(ToyLLM):
 
     def step_logits(self, op, a, b, step_index):
         """第 1 讲的三个 logit，加上这种语境的偏移。"""
-        logits = super().step_logits(op, a, b, step_index)
-        offsets = self.delta.get(context_key(op, a, b))
+        return self._logits(op, step_hardness(op, a, b))
+
+    def _logits(self, op, hardness):
+        """公式写在这一处：采样和"由语境直接算"用的是同一个（测试核对它与 ToyLLM 一致）。"""
+        correct = ALPHA[op] + BETA * math.log10(self.size / REF_SIZE) - hardness
+        offsets = self.delta.get(_rounded(op, hardness))
         if offsets is None:
-            return logits
-        return [logits[0] + offsets[0], logits[1] + offsets[1], logits[2] + offsets[2]]
+            return [correct, LOGIT_BUG, LOGIT_CARELESS]
+        return [correct + offsets[0], LOGIT_BUG + offsets[1], LOGIT_CARELESS + offsets[2]]
 
     def context_probs(self, key):
-        """一种语境里三种做法的概率，由公式直接算出，不需要具体的题目。"""
+        """一种语境里三种做法的概率（温度 1），由公式直接算出，不需要具体的题目。"""
         op, hardness = key
         check_choice("语境的运算", op, ALPHA)
-        logits = (ALPHA[op] + BETA * math.log10(self.size / REF_SIZE) - hardness, LOGIT_BUG, LOGIT_CARELESS)
-        return softmax([z + d for z, d in zip(logits, self.delta.get(key, (0.0,) * N_ACTIONS))])
+        return softmax(self._logits(op, hardness), TEMPERATURE)
 
     def p_correct(self, key):
         """一种语境里做对的概率（精确值）。"""
