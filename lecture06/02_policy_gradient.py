@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
     HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_choice, check_int, check_number,
     context_report, entropy_of, evaluate, make_problem_set, mean, observe, pass_at_k, print_table, run_script,
-    , step_records, title,
+    step_records, title,
 )
 
 METHODS = ("sft_correct", "reinforce_baseline", "rloo", "grpo")  # 四种优势
@@ -162,7 +162,12 @@ def main():
     check_int("GROUP", GROUP, 2)
     check_number("LR", LR, 0)
     check_number("LR_FACTOR", LR_FACTOR, 0)
+    check_number("EPSILON", EPSILON, 0, open_low=True)
+    check_int("N_ADVANTAGE", N_ADVANTAGE, 1)
     check_int("N_SAMPLES", N_SAMPLES, 2)
+    check_int("N_ENTROPY", N_ENTROPY, 1)
+    if len(TEMPERATURES) < 3 or TEMPERATURES[0] != TEMPERATURE:
+        raise ValueError(f"TEMPERATURES 应当至少三个，第一个是 {TEMPERATURE}，收到的是 {TEMPERATURES!r}")
 
     title(f"演示 1：四种优势，测试集 pass@1（每步 {BATCH} 题 × {GROUP} 个样本，学习率 {LR:g}）")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
@@ -186,13 +191,13 @@ def main():
     slowest = min(final[m] for m in METHODS)
     print("观察：")
     observe(
-        f"四种都学会了：{STEPS} 步之后 pass@1 从 {curves['grpo'][0][1]:.3f} 到 {slowest:.3f} 以上。"
+        f"四种都学会了：{curves['grpo'][-1][0]} 步之后 pass@1 从 {curves['grpo'][0][1]:.3f} 到 {slowest:.3f} 以上。"
         "没有人示范过程，只有一个 0/1 的奖励。",
         slowest > 0.7,
     )
     observe(
-        f"同样的学习率，grpo 最快：第 {early['grpo'][0]} 步它在 {early['grpo'][1]:.3f}，rloo 在 {early['rloo'][1]:.3f}。"
-        f"除以标准差之后，它的平均 |A| 是 rloo 的 {sizes['grpo'][0] / sizes['rloo'][0]:.1f} 倍。",
+        f"同样的学习率，grpo 最快：第 {early['grpo'][0]} 步它在 {early['grpo'][1]:.3f}，"
+        f"rloo 在 {early['rloo'][1]:.3f}。除以标准差之后，它的平均 |A| 是 rloo 的 {sizes['grpo'][0] / sizes['rloo'][0]:.1f} 倍。",
         all(early["grpo"][1] > early[m][1] + 0.05 for m in METHODS if m != "grpo")
         and sizes["grpo"][0] > 1.5 * sizes["rloo"][0],
     )
@@ -211,7 +216,8 @@ def main():
     base, trained = TrainableLLM(BASE_SIZE), models["grpo"]
     rng = random.Random(COMPARE_SEED)
     results, entropies, rows = {}, {}, []
-    for name, model, temperature in [*((f"基座 T = {t}", base, t) for t in TEMPERATURES), ("GRPO T = 1.0", trained, 1.0)]:
+    settings = [(f"基座 T = {t}", base, t) for t in TEMPERATURES] + [("GRPO T = 1.0", trained, 1.0)]
+    for name, model, temperature in settings:
         results[name] = pass_k_at_temperature(model, test_set, rng, temperature, N_SAMPLES, (1, N_SAMPLES))
         if temperature == TEMPERATURE:
             entropies[name] = entropy_of(model, test_set[:N_ENTROPY], rng)
