@@ -156,7 +156,7 @@ class _Verifier:
         self.bug_credit = check_number("bug_credit", bug_credit, 0)
         self.hack_credit = check_number("hack_credit", hack_credit, 0)
         self.seed = seed
-        self._memory = {}  # (题目, 值的前缀) → 分数：同样的作答会问很多遍，噪声却只取一次
+        self._books = {}  # 每道题一本账：(题目, 题目的文字, {值的前缀: 分数})。同样的作答会问很多遍，噪声只取一次
 
     def credit(self, step, before, written):
         """一步的得分（没有噪声）：before 是上一步写下的值，written 是这一步写下的值。"""
@@ -167,20 +167,23 @@ class _Verifier:
             return self.hack_credit
         return self.bug_credit if written == apply_bug(step.op, before, step.operand) else 0.0
 
-    def _noise_of(self, problem, values):
+    def _noise_of(self, text, values):
         """噪声只由这串文字决定，与询问的次序、次数和 PYTHONHASHSEED 都无关。"""
         if self.noise == 0:
             return 0.0
-        return random.Random(f"{type(self).__name__}|{self.seed}|{problem}|{values}").gauss(0, self.noise)
+        return random.Random(f"{type(self).__name__}|{self.seed}|{text}|{values}").gauss(0, self.noise)
 
     def score(self, problem, values):
         """给作答 values（写下的值，列表或元组）打分；同样的输入永远是同样的分数。"""
         if not 0 < len(values) <= problem.n_steps:
             raise ValueError(f"values 应当有 1 到 {problem.n_steps} 个值，收到的是 {len(values)} 个")
-        key = (problem.start, problem.steps, tuple(values))
-        if key not in self._memory:
-            self._memory[key] = self._score(problem, key[-1])
-        return self._memory[key]
+        if id(problem) not in self._books:
+            self._books[id(problem)] = (problem, str(problem), {})  # 账里留着题目本身，它的 id 就不会被别的题用走
+        _, text, scores = self._books[id(problem)]
+        key = tuple(values)
+        if key not in scores:
+            scores[key] = self._score(problem, text, key)
+        return scores[key]
 
 
 def is_rounded(written, right):
@@ -197,14 +200,14 @@ class ORM(_Verifier):
     两个错误抵消、碰巧答对的作答，它也给 1 分：它看的是结果。
     """
 
-    def _score(self, problem, values):
+    def _score(self, problem, text, values):
         if len(values) < problem.n_steps:
             raise ValueError(f"ORM 只给做完的作答打分：values 应当有 {problem.n_steps} 个值，收到的是 {len(values)} 个")
         quality = 1.0
         if values[-1] != problem.answer():
             inputs = (problem.start, *values)
             quality = math.prod(self.credit(*step) for step in zip(problem.steps, inputs, values))
-        return quality + self._noise_of(problem, values)
+        return quality + self._noise_of(text, values)
 
 
 class PRM(_Verifier):
@@ -216,10 +219,10 @@ class PRM(_Verifier):
 
     FLOOR = 0.01  # 一步的最低分：乘积里不留 0，才分得出坏与更坏
 
-    def _score(self, problem, values):
+    def _score(self, problem, text, values):
         before = values[-2] if len(values) > 1 else problem.start
         credit = self.credit(problem.steps[len(values) - 1], before, values[-1])
-        last = max(self.FLOOR, credit + self._noise_of(problem, values))
+        last = max(self.FLOOR, credit + self._noise_of(text, values))
         return last * (self.score(problem, values[:-1]) if len(values) > 1 else 1.0)
 
     def step_scores(self, problem, values):
