@@ -45,8 +45,7 @@ N_TRAIN, N_TEST = 300, 200  # 训练题与测试题的数量
 MIN_STEPS, MAX_STEPS = 3, 8  # 每道题的步数范围
 TRAIN_SET_SEED, TEST_SET_SEED = 150, 151  # 两个题集的随机种子
 TRAIN_SEED = 152  # 训练的随机种子，每次训练各从它开始
-COMPARE_SEED = 153  # 演示 2 评测的随机种子
-ADVANTAGE_SEED = 154  # 量训练开始时 |A| 的随机种子
+COMPARE_SEED, ADVANTAGE_SEED = 153, 154  # 演示 2 评测的随机种子；量训练开始时 |A| 的随机种子
 N_ADVANTAGE = 100  # 用前多少道训练题量 |A|
 TEMPERATURES = (1.0, 0.7, 0.4)  # 演示 2：基座模型的三种采样温度
 N_SAMPLES = 16  # 演示 2：每题采样几次，也是 pass@k 最大的 k
@@ -57,8 +56,7 @@ def advantages(method, rewards, state):
     """
     一组奖励 → 一组优势，等长的列表。
 
-    【参数】method：METHODS 之一；rewards：同一道题 G 个样本的奖励；state["baseline"]：滑动平均的基线，
-    还没有时用这一组的平均（只有 reinforce_baseline 用到它）。
+    【参数】rewards：同一道题 G 个样本的奖励；state["baseline"]：滑动平均的基线，还没有时用这一组的平均。
     【边界】rewards 为空，rloo 少于两个样本，method 不认识：ValueError。G = 1 时 grpo 的优势是 0：什么也学不到。
     【例子】3 个 1、5 个 0：grpo 是 +1.2910 / -0.7746，rloo 是 +0.7143 / -0.4286
     """
@@ -81,9 +79,8 @@ def advantages(method, rewards, state):
 
 def train(method, train_set, test_set, seed, lr=LR):
     """
-    用一种优势做策略梯度。
+    用一种优势做策略梯度，返回 (model, curve)：curve 是 [(步数, 测试集 pass@1)]，从第 0 步（没有训练）开始。
 
-    【返回】(model, curve)：curve 是 [(步数, 测试集 pass@1)]，从第 0 步（没有训练）开始。
     【边界】BATCH 大于训练集，STEPS < 0，lr < 0：ValueError。
     """
     check_int("BATCH", BATCH, 1, len(train_set))
@@ -127,11 +124,7 @@ def update_baseline(state, batch_mean):
 
 
 def initial_advantages(problems, rng):
-    """
-    训练开始时各种优势有多大。此时的基线取全部奖励的平均。
-
-    【返回】{method: (平均 |A|, 答错的样本的平均 A)}。
-    """
+    """训练开始时各种优势的大小：{method: (平均 |A|, 答错的样本的平均 A)}。此时的基线取全部奖励的平均。"""
     model = TrainableLLM(BASE_SIZE)
     groups = [
         [1.0 if model.generate(problem, rng, TEMPERATURE).correct else 0.0 for _ in range(GROUP)]
@@ -149,13 +142,6 @@ def pass_k_at_temperature(model, problems, rng, temperature, n=16, ks=(1, 16)):
     """在给定温度下每题采样 n 次，返回 {k: pass@k 的平均}。"""
     counts = [sum(model.generate(problem, rng, temperature).correct for _ in range(n)) for problem in problems]
     return {k: mean(pass_at_k(n, c, k) for c in counts) for k in ks}
-
-
-def show_curves(curves):
-    """演示 1 的表：每行一个步数，每列一次训练。"""
-    first = next(iter(curves.values()))
-    rows = [[str(step), *(f"{curve[i][1]:.3f}" for curve in curves.values())] for i, (step, _) in enumerate(first)]
-    print_table(["步数", *curves], rows)
 
 
 def main():
@@ -177,7 +163,9 @@ def main():
         models[method], curves[method] = train(method, train_set, test_set, TRAIN_SEED)
     fast_name = f"rloo {LR_FACTOR:g}×LR"
     _, curves[fast_name] = train("rloo", train_set, test_set, TRAIN_SEED, lr=LR * LR_FACTOR)
-    show_curves(curves)
+    steps = [step for step, _ in curves["grpo"]]
+    rows = [[step, *(f"{curve[i][1]:.3f}" for curve in curves.values())] for i, step in enumerate(steps)]
+    print_table(["步数", *curves], rows)
     sizes = initial_advantages(train_set[:N_ADVANTAGE], random.Random(ADVANTAGE_SEED))
     print()
     rows = [
@@ -189,6 +177,7 @@ def main():
     final = {name: curve[-1][1] for name, curve in curves.items()}
     early = {name: curve[min(1, len(curve) - 1)] for name, curve in curves.items()}
     slowest = min(final[m] for m in METHODS)
+    ratio = sizes["grpo"][0] / max(sizes["rloo"][0], EPSILON)
     print("观察：")
     observe(
         f"四种都学会了：{curves['grpo'][-1][0]} 步之后 pass@1 从 {curves['grpo'][0][1]:.3f} 到 {slowest:.3f} 以上。"
@@ -197,9 +186,8 @@ def main():
     )
     observe(
         f"同样的学习率，grpo 最快：第 {early['grpo'][0]} 步它在 {early['grpo'][1]:.3f}，"
-        f"rloo 在 {early['rloo'][1]:.3f}。除以标准差之后，它的平均 |A| 是 rloo 的 {sizes['grpo'][0] / sizes['rloo'][0]:.1f} 倍。",
-        all(early["grpo"][1] > early[m][1] + 0.05 for m in METHODS if m != "grpo")
-        and sizes["grpo"][0] > 1.5 * sizes["rloo"][0],
+        f"rloo 在 {early['rloo'][1]:.3f}。除以标准差之后，它的平均 |A| 是 rloo 的 {ratio:.1f} 倍。",
+        all(early["grpo"][1] > early[m][1] + 0.05 for m in METHODS if m != "grpo") and ratio > 1.5,
     )
     observe(
         f"快的主要原因是步子大：rloo 的学习率乘 {LR_FACTOR:g}，第 {early[fast_name][0]} 步就到了 "
@@ -208,7 +196,7 @@ def main():
     )
     observe(
         f"sft_correct 给答错的样本 {sizes['sft_correct'][1]:g}：错的从不被压低，只会被对的挤下去；另外三种给的是负数。"
-        "奖励恰好是 0 和 1 时它仍然无偏，换一种编码就是另一回事（04）。",
+        "它就是没有基线的 REINFORCE：无偏，方差却随奖励的编码变（04）。",
         sizes["sft_correct"][1] == 0 and max(sizes[m][1] for m in METHODS[1:]) < -0.02,
     )
 
