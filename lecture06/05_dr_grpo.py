@@ -116,10 +116,7 @@ def draw_length(q, rng):
 
 
 def length_score(n, stopped, q):
-    """
-    log π(这个长度) 对 u 的导数。停下的那个 token 给 1 - q，没停的每个给 -q，
-    所以自己停下的是 1 - n·q，被截断的是 -n·q。
-    """
+    """log π(这个长度) 对 u 的导数：停下的那个 token 给 1 - q，没停的每个给 -q，相加是 1 - n·q 或 -n·q。"""
     return (1.0 if stopped else 0.0) - n * q
 
 
@@ -163,12 +160,10 @@ def train_lengths(method, rng):
 
 
 def check_constants():
-    check_int("REPEATS", REPEATS, 100)
-    check_int("MAX_LENGTH", MAX_LENGTH, 2)
-    check_int("LENGTH_GROUP", LENGTH_GROUP, 2)
-    check_int("BATCH", BATCH, 1)
-    check_int("STEPS", STEPS, 1)
-    check_int("EVERY", EVERY, 1)
+    lows = (("REPEATS", REPEATS, 100), ("MAX_LENGTH", MAX_LENGTH, 2), ("LENGTH_GROUP", LENGTH_GROUP, 2),
+            ("BATCH", BATCH, 1), ("STEPS", STEPS, 1), ("EVERY", EVERY, 1))
+    for name, value, low in lows:
+        check_int(name, value, low)
     check_number("P_RIGHT", P_RIGHT, 0, 1)
     check_number("START_LENGTH", START_LENGTH, 1, 1000, open_low=True)
     check_number("LR", LR, 0, 100)
