@@ -28,17 +28,17 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-if sys.version_info < (3, 10):
-    sys.exit("这门课需要 Python 3.10 或更新的版本，现在是 %d.%d。" % sys.version_info[:2])
+if sys.version_info < (3, 10):  # noqa: UP036  旧的 Python 也要能看到这句话
+    sys.exit(f"这门课需要 Python 3.10 或更新的版本，现在是 {sys.version.split()[0]}。")
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "lecture01"))
-from toy_llm import display_width, pad, print_table, run_script
+from toy_llm import pad, print_table, run_script
 
 TORCH_LECTURES = (11, 12)  # 只有这两讲要用 torch
 VENV = ROOT / ".venv"
@@ -237,8 +237,8 @@ def run_and_count(script):
     started = time.perf_counter()
     try:
         done = subprocess.run(
-            [python_for(script), str(ROOT / script.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            encoding="utf-8", errors="replace", env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+            [python_for(script), str(ROOT / script.path)], capture_output=True, encoding="utf-8",
+            errors="replace", env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         )
     except SetupError as error:
         return [script.path, "-", "-", "-"], [f"{script.path} 没有运行：{error}"]
@@ -309,12 +309,12 @@ def refresh(text):
     return cog.process_string(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def script_output(path):
     """运行一个脚本，返回它的全部输出；失败时 RuntimeError。"""
     script = read_script(ROOT / path)
     done = subprocess.run(
-        [python_for(script), str(ROOT / path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        [python_for(script), str(ROOT / path)], capture_output=True, encoding="utf-8",
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
     if done.returncode:
@@ -350,7 +350,8 @@ def script_map():
             lecture = script.lecture
             note = note_of(lecture)
             link = f"[{lecture_heading(lecture)}]({note.relative_to(ROOT).as_posix()})" if note else f"第 {lecture} 讲"
-            cog.out(f"\n{link}{'，需要 torch' if script.needs_torch else ''}\n\n| 编号 | 脚本 | 问题 | 用时 |\n|---|---|---|---|\n")
+            cog.out(f"\n{link}{'，需要 torch' if script.needs_torch else ''}\n\n")
+            cog.out("| 编号 | 脚本 | 问题 | 用时 |\n|---|---|---|---|\n")
         name = script.path.split("/")[1]
         cog.out(f"| {script.code} | [{name}]({script.path}) | {script.question} | {script.seconds} |\n")
     cog.out("\n")

@@ -99,8 +99,9 @@ def main():
         max(loss_ratios) < 1.7 * min(loss_ratios) and max(loss_ratios) < 0.7,
     )
     observe(
-        f"{longest} 步全对的概率却像突变：从 {models[0].name} 到 {models[2].name} 一直不到 {em[longest][2]:.3f}，"
-        f"到 {models[-1].name} 已是 {em[longest][-1]:.2f}；规模每 ×10，它涨 {min(em_ratios):.1f}～{max(em_ratios):.0f} 倍。",
+        f"{longest} 步全对的概率却像突变：{models[2].name} 及更小的模型都不超过 {em[longest][2]:.3f}，"
+        f"{models[-1].name} 已是 {em[longest][-1]:.2f}；规模每 ×10，它变成原来的 {min(em_ratios):.1f}～"
+        f"{max(em_ratios):.0f} 倍。",
         em[longest][2] < 0.05 and em[longest][-1] > 0.5 and max(em_ratios) > 20 * min(em_ratios),
     )
 
@@ -145,7 +146,8 @@ def main():
     print("观察：")
     zeros_small, zeros_big = small.count(0), big.count(0)
     observe(
-        f"{SMALL_TEST} 题的测试集上，最小的 {zeros_small} 个模型得 0 分；换成 {BIG_TEST} 题，得 0 分的只剩 {zeros_big} 个。"
+        f"{SMALL_TEST} 题的测试集上，最小的 {zeros_small} 个模型得 0 分；换成 {BIG_TEST} 题，得 0 分的只剩 "
+        f"{zeros_big} 个。"
         f"0 分不等于不会：一题占 1/{SMALL_TEST}，比这更小的正确率根本量不出来。",
         zeros_small > zeros_big,
     )

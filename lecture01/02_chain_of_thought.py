@@ -100,19 +100,22 @@ def main():
         ratios[0] > 10 * ratios[-1],
     )
     observe(
-        f"思维链要付钱：{LONG} 步的题每答一次多写 {LONG - 1} 个值。{large} 每多对一题只多写 {price(LONG, gains[-1])} 个值，"
-        f"{small} 要多写 {price(LONG, gains[0])} 个。",
+        f"思维链要付钱：{LONG} 步的题每答一次多写 {LONG - 1} 个值。每多对一题，"
+        f"{large} 多写 {price(LONG, gains[-1])} 个值，{small} 要多写 {price(LONG, gains[0])} 个。",
         gains[-1] > 100 * gains[0],
     )
     observe(
-        "Wei et al.（2022）：PaLM-540B 在 GSM8K 上从 17.9 到 56.9；小模型没有增益，甚至更差，因为写出来的步骤流畅却是错的。"
+        "Wei et al.（2022）：PaLM-540B 在 GSM8K 上从 17.9 到 56.9；小模型没有增益，甚至更差，"
+        "因为写出来的步骤流畅却是错的。"
         "Kojima et al.（2022）：不给例子，只加一句触发语，GSM8K 也从 10.4 到 40.7。"
     )
 
     title(f"演示 3：分数丢在哪一步 —— {name} 的模型，{LONG} 步题的每一步")
     direct = accuracy_by_position(SIZE, False, problems)
     cot = accuracy_by_position(SIZE, True, problems)
-    rows = [[f"第 {i + 1} 步", f"{d:.3f}", f"{c:.3f}", f"{NO_COT_PENALTY * i:.1f}"] for i, (d, c) in enumerate(zip(direct, cot))]
+    rows = [
+        [f"第 {i + 1} 步", f"{direct[i]:.3f}", f"{cot[i]:.3f}", f"{NO_COT_PENALTY * i:.1f}"] for i in range(LONG)
+    ]
     print_table(["步骤", "直接答", "思维链", "logit 减去"], rows)
     print("观察：")
     observe(
@@ -123,7 +126,8 @@ def main():
     floor_size = SIZES[2]
     weak = accuracy_by_position(floor_size, False, problems)
     observe(
-        f"三种做法里抽一种，不等于“至少有 1/3 做对”：{ToyLLM(floor_size).name} 直接答的第 {LONG} 步只有 {weak[-1]:.3f}。"
+        f"三种做法里抽一种，不等于“至少有 1/3 做对”：{ToyLLM(floor_size).name} 直接答的第 {LONG} 步只有 "
+        f"{weak[-1]:.3f}。"
         "1/3 是三个 logit 相等时的值，logit(correct) 可以比另外两个低得多；温度升到无穷大才会回到 1/3。",
         weak[-1] < 1 / 3,
     )

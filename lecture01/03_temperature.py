@@ -124,8 +124,8 @@ def main():
     print_table(["T", f"采样：试 {N_TRIES} 次做对过", "精确值"], rows)
     print("观察：")
     observe(
-        f"贪心试多少次都一样：{len(trap)} 道陷阱题做对 {solved[0]:.0%}。T = {MILD_T:g} 时，试 {N_TRIES} 次能做对 {solved[MILD_T]:.0%}："
-        "“会做”和“第一反应就做对”是两回事。",
+        f"贪心试多少次都一样：{len(trap)} 道陷阱题做对 {solved[0]:.0%}。T = {MILD_T:g} 时，试 {N_TRIES} 次能做对 "
+        f"{solved[MILD_T]:.0%}：“会做”和“第一反应就做对”是两回事。",
         solved[0] == 0 and solved[MILD_T] > 0.7,
     )
 
@@ -133,11 +133,13 @@ def main():
     title(f"演示 3：温度只压平，不换位 —— 陷阱步 {a} {OP_SIGNS[op]} {b}")
     temperatures = [t for t in TEMPERATURES if t > 0]
     step = {t: model.step_probs(op, a, b, 0, t) for t in temperatures}
-    print_table(["T", "correct", "bug", "careless"], [[f"{t:g}", *(f"{p:.3f}" for p in step[t])] for t in temperatures])
+    rows = [[f"{t:g}", *(f"{p:.3f}" for p in step[t])] for t in temperatures]
+    print_table(["T", "correct", "bug", "careless"], rows)
     print("观察：")
     observe(
         f"从 T = {temperatures[0]:g} 到 T = {hot:g}，correct 从 {step[temperatures[0]][0]:.3f} 升到 {step[hot][0]:.3f}，"
-        "但 bug 始终排在它前面：温度把三种做法压平，却不会让它们换位。要让 correct 排到第一，只有改模型（第 6 讲的训练）。",
+        "但 bug 始终排在它前面：温度把三种做法压平，却不会让它们换位。"
+        "要让 correct 排到第一，只有改模型（第 6 讲的训练）。",
         all(step[t][1] > step[t][0] for t in temperatures)
         and all(step[s][0] < step[t][0] for s, t in zip(temperatures, temperatures[1:])),
     )

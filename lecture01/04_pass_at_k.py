@@ -84,6 +84,11 @@ def signed(x):
     return f"{round(x, 3) + 0.0:+.3f}"
 
 
+def moment_cells(moments):
+    """表格里的四格：偏差带符号，标准差不带。"""
+    return [signed(x) if j % 2 == 0 else f"{x:.3f}" for j, x in enumerate(moments)]
+
+
 def main():
     check_number("P_TRUE", P_TRUE, 0, 1, open_low=True)
     check_int("K", K, 1)
@@ -95,7 +100,7 @@ def main():
     title(f"演示 1：n 越大越准 —— p = {P_TRUE:g}，估计 pass@{K}，真值 {truth(P_TRUE, K):.3f}")
     headers = ["n", "代入法的偏差", "标准差", "无偏的偏差", "标准差"]
     by_n = {n: compare(n, K, P_TRUE) for n in NS}
-    print_table(headers, [[n, *(signed(x) if j % 2 == 0 else f"{x:.3f}" for j, x in enumerate(by_n[n]))] for n in NS])
+    print_table(headers, [[n, *moment_cells(by_n[n])] for n in NS])
     few, many = NS[0], NS[-1]
     print("观察：")
     observe(
@@ -116,8 +121,7 @@ def main():
     title(f"演示 2：k 越接近 n，代入法少报得越多 —— p = {P_TRUE:g}，n = {N}")
     by_k = {k: compare(N, k, P_TRUE) for k in KS}
     rows = [
-        [f"pass@{k}", f"{truth(P_TRUE, k):.3f}", signed(row[0]), f"{row[1]:.3f}", signed(row[2]), f"{row[3]:.3f}"]
-        for k, row in by_k.items()
+        [f"pass@{k}", f"{truth(P_TRUE, k):.3f}", *moment_cells(by_k[k])] for k in KS
     ]
     print_table(["估计什么", "真值", *headers[1:]], rows)
     n, c, k = GOLDEN
@@ -132,7 +136,8 @@ def main():
         abs(by_k[KS[0]][0]) < 1e-9 and all(by_k[a][0] > by_k[b][0] for a, b in zip(KS, KS[1:])),
     )
     observe(
-        f"n = {N} 个样本答不了 pass@{N + 1}：无偏估计直接拒绝；代入法照样给出 {plug_in(N, 2, N + 1):.3f}，看不出任何问题。",
+        f"n = {N} 个样本答不了 pass@{N + 1}：无偏估计直接拒绝；代入法照样给出 {plug_in(N, 2, N + 1):.3f}，"
+        "看不出任何问题。",
         "ValueError" in refusal,
     )
 

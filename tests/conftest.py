@@ -1,6 +1,25 @@
+"""pytest 的选项：--reseed N 只数结论；--slow 加上很慢的测试。课程各讲的工具箱在这里放进 sys.path。"""
 import sys
 
+import pytest
 from harness import ROOT
 
+sys.path.insert(0, str(ROOT))
 for folder in ("lecture01", "lecture02", "lecture04", "lecture06", "lecture11", "lecture12"):
     sys.path.insert(0, str(ROOT / folder))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--reseed", type=int, default=0, metavar="N", help="只数结论：每个标准库脚本换 N 次种子")
+    parser.addoption("--slow", action="store_true", help="平时的测试，再加上标了 slow 的")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--reseed"):
+        keep = [item for item in items if item.get_closest_marker("reseed")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in keep])
+        items[:] = keep
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="很慢：python3 course.py test --slow"))
