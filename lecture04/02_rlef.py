@@ -41,15 +41,19 @@ THETA0 = math.log(0.1 / 0.9)  # θ 的初值：σ(θ) = 0.1，十次里修一次
 ALWAYS = 20.0  # σ(20) 等于 1："总是修"的对照
 MODEL_SIZE = 1e10  # 模型的参数量
 N_PROBLEMS = 200  # 训练集和测试集各多少道题
-MIN_STEPS, MAX_STEPS = 3, 8  # 题目的步数范围
+MIN_STEPS = 3  # 题目最少几步
+MAX_STEPS = 8  # 题目最多几步
 EPOCHS = 40  # 训练多少轮（每轮把训练集做一遍）
 LR = 20.0  # 学习率
 LOG_EVERY = 5  # 每隔几轮记一行
 REPEATS = 3  # 测试时每道题做几遍
 TRIES = (1, 3, 5, 10, 20)  # 对照：独立采样的次数
-TRAIN_SET_SEED, TEST_SET_SEED = 100, 101  # 出题的种子
-TRAIN_SEED, TEST_SEED = 102, 103  # 演示 1：训练、测试的种子
-RANDOM_TRAIN_SEED, RANDOM_TEST_SEED = 104, 105  # 演示 2：随机反馈下训练、测试的种子
+TRAIN_SET_SEED = 100  # 出训练题的随机种子
+TEST_SET_SEED = 101  # 出测试题的随机种子
+TRAIN_SEED = 102  # 演示 1：训练的随机种子
+TEST_SEED = 103  # 演示 1：测试的随机种子
+RANDOM_TRAIN_SEED = 104  # 演示 2：随机反馈下训练的随机种子
+RANDOM_TEST_SEED = 105  # 演示 2：随机反馈下测试的随机种子
 FEEDBACKS = ("true", "random")
 
 
