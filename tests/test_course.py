@@ -1,0 +1,204 @@
+"""课程的前门 course.py：列出、找脚本、全部运行、出错时说的话、没有网络、Ctrl-C。"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import course
+import pytest
+from harness import NOT_COPIED, ROOT, numbered_scripts
+
+TINY = '''"""
+{rule}
+第 1 讲 · {number:02d}：小脚本 —— 一句话
+{rule}
+对应讲义：lectures/x.md 第 1 节
+
+【问题】{question}
+
+运行时间：约 0.1 秒，只用标准库。
+"""
+import sys
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from toy_llm import observe, run_script, title
+def main():
+    title("演示 1：小")
+    {body}
+if __name__ == "__main__":
+    run_script(main)
+'''
+
+
+def front_door(*args, root=ROOT, python=(sys.executable,), **env):
+    return subprocess.run(
+        [*python, str(root / "course.py"), *args], capture_output=True, encoding="utf-8", cwd="/", timeout=300,
+        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONIOENCODING": "utf-8", **env},
+    )
+
+
+@pytest.fixture
+def small_course(tmp_path):
+    """一个只有两个小脚本的课程副本：写测试要的脚本，用真的 course.py 运行。"""
+    root = tmp_path / "course"
+    (root / "lecture01").mkdir(parents=True)
+    (root / "lectures").mkdir()
+    shutil.copy(ROOT / "course.py", root)
+    shutil.copy(ROOT / "requirements.txt", root)
+    shutil.copy(ROOT / "lecture01" / "toy_llm.py", root / "lecture01")
+
+    def write(number, body, question="小问题？"):
+        text = TINY.format(rule="=" * 80, number=number, body=body, question=question)
+        (root / "lecture01" / f"{number:02d}_tiny.py").write_text(text, encoding="utf-8")
+
+    write(1, 'observe("成立", True)')
+    return root, write
+
+
+def test_list_names_every_script_with_question_and_time():
+    listing = front_door().stdout
+    assert listing == front_door("list").stdout
+    for script in course.find_scripts():
+        assert f"  {script.code:5} {script.path.split('/')[1]}" in listing
+        assert script.question in listing and script.seconds in listing
+    assert len(course.find_scripts()) == len(numbered_scripts())
+
+
+@pytest.mark.parametrize(
+    "query", ["1.1", "01/01", "1/1", "lecture01/01", "lecture01/01_scaling.py", "scaling", "01_scaling"]
+)
+def test_run_finds_a_script_by_number_path_or_name(query):
+    assert course.find_one(query).path == "lecture01/01_scaling.py"
+
+
+@pytest.mark.parametrize("query", ["9.9", "没有这个", "1.77"])
+def test_unknown_script_says_what_there_is(query):
+    done = front_door("run", query)
+    assert done.returncode == 2 and query in done.stderr and "01_scaling.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_typo_gets_a_suggestion():
+    done = front_door("run", "scalling")
+    assert done.returncode == 2 and "是不是" in done.stderr and "01_scaling.py" in done.stderr
+    done = front_door("lst")
+    assert done.returncode == 2 and "list" in done.stderr
+
+
+def test_ambiguous_name_lists_the_candidates():
+    done = front_door("run", "1")
+    assert done.returncode == 2 and "不止一个" in done.stderr and done.stderr.count("lecture01/") >= 4
+
+
+@pytest.mark.parametrize(
+    "args", [("run",), ("run", "1.1", "1.2"), ("all", "3"), ("all", "x"), ("notes", "--chek"), ("list", "1")]
+)
+def test_wrong_usage_is_exit_2_without_traceback(args):
+    done = front_door(*args)
+    assert done.returncode == 2 and re.search("[\u4e00-\u9fff]", done.stderr) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "help"])
+def test_help_explains_every_command_in_chinese(flag):
+    done = front_door(flag)
+    assert done.returncode == 0
+    for word in ("run", "all", "test", "--reseed", "--slow", "notes", "--check", "clean", "退出码", "torch"):
+        assert word in done.stdout
+
+
+def test_all_counts_claims_and_ends_0(small_course):
+    root, write = small_course
+    write(2, 'observe("一", True); observe("二", 1 < 2); observe("论文说")')
+    done = front_door("all", root=root)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"02_tiny\.py\s+[\d.]+\s+2\s+0", done.stdout)
+    assert re.search(r"合计 2 个脚本\s+[\d.]+\s+3\s+0", done.stdout)
+    assert "[2/2] 1.2" in done.stderr
+
+
+def test_all_ends_1_when_a_claim_fails_or_a_script_crashes(small_course):
+    root, write = small_course
+    write(2, 'observe("太阳从西边出来", False)')
+    done = front_door("all", "1", root=root)
+    assert done.returncode == 1 and "太阳从西边出来" in done.stdout
+    write(2, 'raise ValueError("坏了")')
+    done = front_door("all", root=root)
+    assert done.returncode == 1 and "坏了" in done.stdout and "01_tiny.py" in done.stdout
+
+
+def test_run_passes_the_exit_code_on(small_course):
+    root, write = small_course
+    write(2, "sys.exit(7)")
+    assert front_door("run", "1.2", root=root).returncode == 7
+
+
+def test_a_script_with_a_bad_docstring_is_named(small_course):
+    root, write = small_course
+    (root / "lecture01" / "03_odd.py").write_text('"""没有格式"""\n', encoding="utf-8")
+    done = front_door(root=root)
+    assert done.returncode == 1 and "03_odd.py" in done.stderr and "运行时间" in done.stderr
+
+
+def test_without_torch_and_network_the_message_is_clear(small_course):
+    """没有 torch、没有网络：说清缺什么，第 1 讲照常。-S 让解释器看不见已安装的包。"""
+    root, _ = small_course
+    (root / "lecture11").mkdir()
+    text = TINY.format(rule="=" * 80, number=1, body="pass", question="要 torch 吗？").replace("第 1 讲", "第 11 讲")
+    (root / "lecture11" / "01_torch.py").write_text(text, encoding="utf-8")
+    no_network = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root), "PIP_CONFIG_FILE": os.devnull}
+    blind = (sys.executable, "-S")
+    done = front_door("all", root=root, python=blind, **no_network)
+    assert done.returncode == 1 and re.search(r"01_tiny\.py\s+[\d.]+\s+1\s+0", done.stdout)
+    assert "缺少 torch" in done.stdout and "没有网络" in done.stdout and "Traceback" not in done.stderr + done.stdout
+    done = front_door("run", "11.1", root=root, python=blind, **no_network)
+    assert done.returncode == 1 and "缺少 torch" in done.stderr
+
+
+def test_clean_removes_caches_and_says_so(small_course):
+    root, _ = small_course
+    for name in (".cache/lecture11", "lecture01/__pycache__", ".venv/lib/__pycache__"):
+        (root / name).mkdir(parents=True)
+    done = front_door("clean", root=root)
+    assert done.returncode == 0 and ".cache/" in done.stdout and "lecture01/__pycache__/" in done.stdout
+    assert not (root / ".cache").exists() and (root / ".venv/lib/__pycache__").exists()
+    assert "没有缓存" in front_door("clean", root=root, PYTHONDONTWRITEBYTECODE="1").stdout
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "ascii", "latin-1"])
+def test_front_door_survives_odd_consoles(encoding):
+    for args in ((), ("run", "nothing"), ("--help",)):
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "course.py"), *args], capture_output=True, cwd="/",
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert done.returncode in (0, 2) and b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX 的信号")
+@pytest.mark.parametrize("args", [("all",), ("run", "1.2")])
+def test_ctrl_c_is_quiet_and_leaves_no_child(small_course, args):
+    root, write = small_course
+    write(2, 'print("go", flush=True); import time; time.sleep(60)')
+    with subprocess.Popen(
+        [sys.executable, root / "course.py", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        time.sleep(2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130 and b"Traceback" not in stderr
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_requirements_pin_torch_only():
+    lines = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    assert lines == ["torch==2.13.0"]
+
+
+def test_the_copy_made_for_exercises_is_the_whole_course(tmp_path):
+    copy = shutil.copytree(ROOT, tmp_path / "c", ignore=NOT_COPIED)
+    assert (copy / "course.py").exists() and (copy / "lecture01" / "toy_llm.py").exists()
