@@ -38,8 +38,8 @@ __all__ = [
     "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs", "print_table",
     "run_script", "sample_index", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
-    "ORM", "PRM", "Meter", "beam_search", "best_of_n", "coverage", "flops", "majority_vote", "sample_traces",
-    "weighted_vote",
+    "ORM", "PRM", "Meter", "answer_law", "beam_search", "best_of_n", "coverage", "flops", "is_rounded",
+    "majority_vote", "sample_traces", "weighted_vote",
 ]
 
 
@@ -80,6 +80,28 @@ def coverage(p, k):
     if p == 1:
         return 1.0 if k > 0 else 0.0
     return -math.expm1(k * math.log1p(-p))
+
+
+def answer_law(model, problem):
+    """
+    最终答案的精确分布 {答案: 概率}。
+
+    【思路】一步一步往前推：现在的值是 x 的概率是 w，下一步有三种做法、六种手滑，把 w 分给它们。
+    两条路走到同一个值就并在一起，所以"错误互相抵消、碰巧答对"也算在内：law[problem.answer()]
+    就是 Sample.correct 的概率。步数每多 1，可能的值大约多 5 倍，6 步以上就很慢。
+    """
+    law = {problem.start: 1.0}
+    for i, step in enumerate(problem.steps):
+        after = {}
+        for x, w in law.items():
+            p_correct, p_bug, p_careless = model.step_probs(step.op, x, step.operand, i)
+            right = apply_op(step.op, x, step.operand)
+            branches = [(right, p_correct), (apply_bug(step.op, x, step.operand), p_bug)]
+            branches += [(right + d, p_careless / len(CARELESS_OFFSETS)) for d in CARELESS_OFFSETS]
+            for value, p in branches:
+                after[value] = after.get(value, 0.0) + w * p
+        law = after
+    return law
 
 
 # ==============================================================================
