@@ -1,0 +1,234 @@
+"""
+================================================================================
+第 4 讲 · 01：自我修正 —— 没有新信息，再想一遍有用吗？
+================================================================================
+对应讲义：lectures/lecture04_feedback_tools_code.md 第 2 节
+（Huang et al. 2023；Madaan et al. 2023, Self-Refine；Shinn et al. 2023, Reflexion）
+
+【问题】让模型"请再检查一遍"，正确率会升吗？报告里的提升从哪里来？
+
+【这里的设定】模型先答一遍，再修正几轮。每一轮由批评者（critic）说"对"或"错"，说错就再答：
+    重做      没有批评者，每一轮都从头再答一遍，以新的答案为准；
+    逼问      有 PRESS 的机会被告知"一定有错"，必须换一个**不同的**答案；
+    标准答案  答案错了才说错（oracle）：对了就停；
+    验证器    第 2 讲的 ORM，分数低于 CUT 就说错。噪声越大，批评越不准。
+再答都是同一个模型从头采样：没有批评的内容可以利用，只有"对"或"错"这一位（bit）信息。
+简化：真的模型会看着旧答案改，可能越改越偏；这里的再答与旧答案无关（逼问除外）。
+"对"指答案对（Sample.correct），碰巧的也算。
+
+【公式】A 是现在的正确率；h 是对的被改错的比例，f 是错的被改对的比例：
+    A' = A·(1 - h) + (1 - A)·f
+重做时 h = 1 - A，f = A（单独一道题），代进去 A' = A：不动点。
+批评者判对、判错的准确率（accuracy）都是 a 时：h = (1 - a)·h0，f = a·f0，其中 h0、f0 是
+被说"错"以后改错、改对的比例。A' > A 当且仅当 a > a*，保本准确率
+    a* = A·h0 / (A·h0 + (1 - A)·f0)
+重做：h0 = 1 - A，f0 = A，a* = 1/2。逼问：h0 = 1（对的一定丢），a* 高得多。
+
+运行时间：约 2 秒，只用标准库。
+"""
+import random
+import sys
+from pathlib import Path
+
+LECTURE = Path(__file__).resolve().parent
+sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
+from tts_tools import (
+    ORM, ToyLLM, check_int, check_number, fmt_size, majority_vote, make_problem_set, mean, observe, pass_at_k,
+    print_table, run_script, title,
+)
+
+SIZES = (1e9, 1e10, 1e11)  # 演示 1、2 的模型规模
+MODEL_SIZE = 1e10  # 演示 3、4 的模型规模
+TEMPERATURE = 0.7  # 采样温度
+N_PROBLEMS = 200  # 多少道题
+MIN_STEPS = 3  # 题目最少几步
+MAX_STEPS = 8  # 题目最多几步
+REPEATS = 10  # 每道题重复几遍
+ROUNDS = 3  # 修正几轮
+PRESS = 0.3  # 逼问：一轮里被告知"一定有错"的概率
+MAX_REDRAWS = 50  # 逼问：最多重抽这么多次，还是同一个答案就算了
+NOISES = (0.0, 0.3, 0.6, 1.2, 5.0)  # 演示 4：验证器噪声的标准差
+CUT = 0.5  # 验证器的分数低于它就说"错"（对的答案平均 1 分，错的平均 0 分）
+SET_SEED = 400  # 出题的随机种子
+SAMPLE_SEED = 401  # 作答的随机种子
+CRITIC_SEED = 402  # 验证器噪声的种子
+
+
+def redo(model, problem, old, rng):
+    """重做：从头再答，不看旧答案。"""
+    return model.generate(problem, rng, TEMPERATURE)
+
+
+def forced_change(model, problem, old, rng):
+    """必须换一个不同的答案：一直抽到不同为止（抽了 MAX_REDRAWS 次还一样，就留着旧的）。"""
+    for _ in range(MAX_REDRAWS):
+        new = model.generate(problem, rng, TEMPERATURE)
+        if new.answer != old.answer:
+            return new
+    return old
+
+
+def correct_rounds(model, problems, rng, says_wrong, revise=redo, rounds=ROUNDS):
+    """
+    先答一遍，再修正 rounds 轮。
+
+    【参数】says_wrong(problem, sample) → bool：批评者说"错"吗；revise：说错以后怎样再答。
+    【返回】[(正确率, 对→错的次数, 错→对的次数, 已用的调用次数)]，第 0 项是修正之前。
+    """
+    now = [(p, model.generate(p, rng, TEMPERATURE)) for p in problems for _ in range(REPEATS)]
+    calls = len(now)
+    log = [(mean(s.correct for _, s in now), 0, 0, calls)]
+    for _ in range(rounds):
+        broken = mended = 0
+        for j, (problem, old) in enumerate(now):
+            if says_wrong(problem, old):
+                new = revise(model, problem, old, rng)
+                broken += old.correct and not new.correct
+                mended += new.correct and not old.correct
+                calls += 1
+                now[j] = (problem, new)
+        log.append((mean(s.correct for _, s in now), broken, mended, calls))
+    return log
+
+
+def break_even(accuracy, h0, f0):
+    """
+    保本准确率 a*：批评者比它准，修正才有赚。
+
+    【参数】accuracy：A；h0、f0：被说"错"以后，对的改错、错的改对的比例。
+    【边界】A·h0 与 (1-A)·f0 都是 0（怎么改都不变）时没有定义：ValueError。
+    """
+    loss, gain = accuracy * h0, (1 - accuracy) * f0
+    if loss + gain == 0:
+        raise ValueError("h0 与 f0 应当至少有一个起作用，收到的是改不坏、也改不好的情形")
+    return loss / (loss + gain)
+
+
+def rate(flags):
+    """真的比例；一个也没有时算 0。"""
+    flags = list(flags)
+    return mean(flags) if flags else 0.0
+
+
+def show_rounds(rows):
+    print_table(["模型", "方式", *(f"第 {t} 轮" for t in range(ROUNDS + 1)), "对→错", "错→对"], rows)
+
+
+def row_of(name, how, log):
+    return [name, how, *(f"{acc:.3f}" for acc, *_ in log), sum(r[1] for r in log), sum(r[2] for r in log)]
+
+
+def main():
+    check_int("REPEATS", REPEATS, 1)
+    check_int("ROUNDS", ROUNDS, 1)
+    check_int("MAX_REDRAWS", MAX_REDRAWS, 1)
+    check_number("PRESS", PRESS, 0, 1)
+    check_number("CUT", CUT)
+    check_number("TEMPERATURE", TEMPERATURE, 0, open_low=True)
+
+    title("演示 1：再检查一遍 —— 没有新信息，重做是不动点")
+    problems = make_problem_set(random.Random(SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
+    rng = random.Random(SAMPLE_SEED)
+    models = [ToyLLM(size) for size in SIZES]
+    plain = [correct_rounds(model, problems, rng, lambda p, s: True) for model in models]
+    show_rounds([row_of(model.name, "重做", log) for model, log in zip(models, plain)])
+    print("观察：")
+    broken, mended = (sum(r[i] for log in plain for r in log) for i in (1, 2))
+    observe(
+        f"正确率原地不动。三个模型一共改错 {broken} 个、改对 {mended} 个：一边修好，一边弄坏，两边一样多。",
+        abs(broken - mended) < 0.1 * (broken + mended)
+        and all(abs(acc - log[0][0]) < 0.05 for log in plain for acc, *_ in log),
+    )
+    observe(
+        "Huang et al.（2023）在 GSM8K 上让模型自己检查，没有任何外部信号：GPT-3.5 三轮是 75.9、75.1、74.7，"
+        "GPT-4 是 95.5、91.5、89.0。不但没升，还降了：原因见演示 2。"
+    )
+
+    title(f"演示 2：“一定有错，再想想” —— 每轮有 {PRESS:.0%} 的机会被逼着换答案")
+    pressed = [correct_rounds(m, problems, rng, lambda p, s: rng.random() < PRESS, forced_change) for m in models]
+    show_rounds([row_of(model.name, "逼问", log) for model, log in zip(models, pressed)])
+    best, weak = pressed[-1], pressed[0]
+    print("观察：")
+    observe(
+        f"最大的模型从 {best[0][0]:.3f} 掉到 {best[-1][0]:.3f}：它多半本来就对，被逼着换，只能换成错的。",
+        best[-1][0] < best[0][0] - 0.1,
+    )
+    observe(
+        f"越强的模型越吃亏：{fmt_size(SIZES[0])} 只变了 {weak[-1][0] - weak[0][0]:+.3f}，"
+        f"{fmt_size(SIZES[-1])} 变了 {best[-1][0] - best[0][0]:+.3f}。本来就错的答案，换一个并不亏。",
+        best[-1][0] - best[0][0] < weak[-1][0] - weak[0][0] - 0.1,
+    )
+
+    title("演示 3：标准答案说“停” —— 这样的提升就是 pass@k 换了个名字")
+    model = ToyLLM(MODEL_SIZE)
+    oracle = correct_rounds(model, problems, rng, lambda p, s: not s.correct)
+    n = 10 * (ROUNDS + 1)
+    pools = [(p, [model.generate(p, rng, TEMPERATURE) for _ in range(n)]) for p in problems]
+    counts = [sum(s.correct for s in pool) for _, pool in pools]
+    coverage = [mean(pass_at_k(n, c, k) for c in counts) for k in range(1, ROUNDS + 2)]
+    votes = []
+    for k in range(1, ROUNDS + 2):
+        groups = [(p, pool[i : i + k]) for p, pool in pools for i in range(0, n - k + 1, k)]
+        votes.append(mean(majority_vote([s.answer for s in group]) == p.answer() for p, group in groups))
+    rows = [
+        [f"第 {t} 轮", f"{acc:.3f}", f"{calls / oracle[0][3]:.2f}", t + 1, f"{coverage[t]:.3f}", f"{votes[t]:.3f}"]
+        for t, (acc, _, _, calls) in enumerate(oracle)
+    ]
+    print_table(["修正", "正确率", "平均调用", "最多调用 k", "独立采样 pass@k", "k 票多数"], rows)
+    print("观察：")
+    observe(
+        f"修正 {ROUNDS} 轮：{oracle[0][0]:.3f} → {oracle[-1][0]:.3f}。独立采样的 pass@{ROUNDS + 1} 是 "
+        f"{coverage[-1]:.3f}：每一轮都对得上。功劳全在标准答案，不在反思。",
+        all(abs(acc - coverage[t]) < 0.05 for t, (acc, *_) in enumerate(oracle)) and oracle[-1][0] > oracle[0][0] + 0.1,
+    )
+    observe(
+        f"不许看标准答案，同样最多 {ROUNDS + 1} 次调用，多数投票有 {votes[-1]:.3f}：比修正的 {oracle[-1][0]:.3f} 低，"
+        f"比只答一次的 {coverage[0]:.3f} 高。这才是公平的对手。",
+        coverage[0] + 0.01 < votes[-1] < oracle[-1][0] - 0.03,
+    )
+    observe(
+        "Huang et al.（2023）：GPT-3.5 在 GSM8K 上用标准答案决定何时停，75.9 → 84.3；早先报告的提升就用了这样的标签。"
+    )
+
+    title("演示 4：验证器当批评者 —— 多准才够用")
+    spread = mean(c * (n - c) / (n * (n - 1)) for c in counts)  # 每道题 p(1-p) 的无偏估计，再平均
+    forced = correct_rounds(model, problems, rng, lambda p, s: True, forced_change, 1)
+    A, total = forced[0][0], forced[0][3]
+    line = break_even(A, forced[1][1] / total / A if A else 0.0, forced[1][2] / total / (1 - A) if A < 1 else 0.0)
+    rows, results = [], []
+    for noise in NOISES:
+        critic = ORM(noise, seed=CRITIC_SEED)
+
+        def says_wrong(problem, sample, critic=critic):
+            return critic.score(problem, sample.values) < CUT
+
+        verdicts = [(s.correct, says_wrong(p, s)) for p, pool in pools for s in pool]
+        accuracy = mean(right != flag for right, flag in verdicts)
+        gap = rate(flag for right, flag in verdicts if not right) - rate(flag for right, flag in verdicts if right)
+        gains = []
+        for revise in (redo, forced_change):
+            (start, *_), (end, *_) = correct_rounds(model, problems, rng, says_wrong, revise, 1)
+            gains.append(end - start)
+        results.append((accuracy, spread * gap, *gains))
+        rows.append([f"{noise:g}", f"{accuracy:.3f}", *(f"{x:+.3f}" for x in results[-1][1:])])
+    print_table(["验证器的噪声", "判断准确率", "重做：公式", "重做：测得", "必须换：测得"], rows)
+    print("观察：")
+    observe(
+        f"重做：增益 = 平均 p(1-p)（{spread:.3f}）×（错的被说错的比例 - 对的被说错的比例）。只要比抛硬币准就有赚，"
+        "越准赚得越多，保本准确率是 1/2。",
+        all(abs(measured - formula) < 0.04 for _, formula, measured, _ in results) and results[0][2] > 0.1,
+    )
+    observe(
+        f"必须换答案：保本准确率升到 {line:.2f}（测出来的 h0、f0 代进公式）。准确率 {results[0][0]:.2f} 时赚 "
+        f"{results[0][3]:+.3f}，{results[-1][0]:.2f} 时亏 {results[-1][3]:+.3f}：批评者不够准，不如不改。",
+        line > 0.55 and all(gain * (acc - line) > 0 for acc, _, _, gain in results if abs(acc - line) > 0.08)
+        and results[0][3] > 0 > results[-1][3],
+    )
+    observe(
+        "Self-Refine（Madaan et al. 2023）七个任务平均涨约 20 个百分点，数学却只有 92.9 → 93.1（GPT-4）："
+        "算错了它看不出来。Reflexion（Shinn et al. 2023）在 50 道难题上：不反思 60，没有测试只反思 52，有测试又反思 68。"
+    )
+
+
+if __name__ == "__main__":
+    run_script(main)
