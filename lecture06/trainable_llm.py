@@ -44,7 +44,8 @@ __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
     "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
     "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "apply_grads", "context_key", "context_report",
-    "entropy", "entropy_of", "evaluate", "probs_for", "sft", "step_records",
+    "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
+    "true_contexts",
 ]
 
 TEMPERATURE = 1.0  # 第 6 讲训练和评测的温度；公式里的梯度只在温度 1 时成立
@@ -186,6 +187,13 @@ def sft(model, data, epochs=30, lr=2.0):
     return model
 
 
+def grpo_advantages(rewards, epsilon=1e-6):
+    """GRPO 的优势 (r - 组平均) / (组标准差 + epsilon)，标准差是总体的（ddof 0）；02 里有它的来历。"""
+    average = mean(rewards)
+    std = mean((r - average) ** 2 for r in rewards) ** 0.5
+    return [(r - average) / (std + epsilon) for r in rewards]
+
+
 # ==============================================================================
 # 三、评测
 # ==============================================================================
@@ -218,6 +226,27 @@ def entropy_of(model, problems, rng, n=2):
         for _ in range(n):
             values.extend(entropy(p) for p in probs_for(model, problem, model.generate(problem, rng, TEMPERATURE)))
     return mean(values)
+
+
+def true_contexts(problems):
+    """每道题沿着正确的路经过的语境：[[语境, …], …]。"""
+    return [
+        [context_key(step.op, x, step.operand) for step, x in zip(p.steps, (p.start, *p.true_values))] for p in problems
+    ]
+
+
+def exact_scores(model, paths):
+    """
+    不采样的评测：(每一步都对的概率, 沿途每一步的熵)，在各题上取平均，都是精确值。
+
+    【参数】paths：true_contexts 的结果。
+    【简化】与 evaluate、entropy_of 差一点：碰巧答对的不算，走错之后的步骤也不算。
+    """
+    probs = {key: model.context_probs(key) for path in paths for key in path}
+    entropies = {key: entropy(p) for key, p in probs.items()}
+    return mean(math.prod(probs[key][0] for key in path) for path in paths), mean(
+        entropies[key] for path in paths for key in path
+    )
 
 
 def context_report(model):
