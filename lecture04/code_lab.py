@@ -5,6 +5,7 @@
 对应讲义：lectures/lecture04_feedback_tools_code.md 第 4、5 节
 
 一、calculate(expression)：模型写来一段文字，这里算出整数。只认整数、+ - × 和括号。
+    expression_of(…) 反过来：toy world 的一步写成算式是什么样。
 二、run_program(source, inputs)：模型写来一段 Python，在子进程里真的运行，收回每个输入的结果。
 
 模型写的文字和程序都不可信。运行程序有五道防线，一道破了还有下一道：
@@ -39,7 +40,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture02"))
-from tts_tools import check_int, check_number, print_table, run_script, title
+from tts_tools import OP_SIGNS, apply_bug, apply_op, check_int, check_number, print_table, run_script, title
 
 # ---- 计算器的限制 ----
 MAX_CHARS = 200  # 算式最多多少个字符
@@ -116,6 +117,30 @@ def _calc_node(node, depth):
     if abs(value) > MAX_RESULT:
         raise CalculatorError(f"数太大：绝对值最多 1 后面 {len(str(MAX_RESULT)) - 1} 个 0")
     return value
+
+
+def expression_of(op, a, b, bug=False):
+    """
+    这一步的算式，一段文字。bug=True 时写错误规则的算式，它的值恰好是 apply_bug(op, a, b)。
+
+    【例子】expression_of("mul", 47, 12) = "47 × 12"，bug=True 时是 "47 × 2 + 47 × 1"
+    """
+    plain = f"{a} {OP_SIGNS[op]} {b}"
+    if not bug:
+        return plain
+    off = apply_bug(op, a, b) - apply_op(op, a, b)
+    rule = f"{plain} {'+' if off > 0 else '-'} {abs(off)}"
+    if op == "sub":
+        terms = [(abs(a) // 10**j % 10, abs(b) // 10**j % 10, 10**j) for j in range(len(str(max(abs(a), abs(b)))))]
+        rule = " + ".join(f"({max(x, y)} - {min(x, y)}) × {place}" for x, y, place in reversed(terms))
+    elif op == "mul" and b >= 10:
+        rule = f"{a} × {b % 10} + {a} × {b // 10}"
+    elif op == "mul":
+        digits = [(int(d), 10**j) for j, d in enumerate(reversed(str(abs(a))))]
+        rule = " + ".join(f"({d} × {b} - {d * b // 10 * 10}) × {place}" for d, place in reversed(digits))
+        rule = f"-({rule})" if a < 0 else rule
+    # 规则碰巧得出正确值时，toy world 另加或另减 10
+    return rule if calculate(rule) == apply_bug(op, a, b) else f"{plain} {'+' if off > 0 else '-'} {abs(off)}"
 
 
 # ==============================================================================
