@@ -71,10 +71,6 @@ class Script(NamedTuple):
     def code(self):
         return f"{self.lecture}.{self.number}"
 
-    @property
-    def needs_torch(self):
-        return self.lecture in TORCH_LECTURES
-
 
 def read_script(path):
     """读一个编号脚本的文档字符串；格式不对时 ValueError，说出是哪个文件、缺什么。"""
@@ -187,8 +183,14 @@ def rerun_with(*requirements):
     return None if python == sys.executable else subprocess.call([python, str(ROOT / "course.py"), *sys.argv[1:]])
 
 
-def python_for(script):
-    return python_with(RUN_TIME) if script.needs_torch else sys.executable
+def needs_torch(path):
+    """lecture11、lecture12 里的文件要用 torch。"""
+    return int(path[7:9]) in TORCH_LECTURES
+
+
+def python_for(path):
+    """运行 path 该用哪个解释器。"""
+    return python_with(RUN_TIME) if needs_torch(path) else sys.executable
 
 
 # ==============================================================================
@@ -199,7 +201,7 @@ def cmd_list():
     for script in find_scripts():
         if script.lecture != lecture:
             lecture = script.lecture
-            needs = "（需要 torch）" if script.needs_torch else ""
+            needs = "（需要 torch）" if needs_torch(script.path) else ""
             print(f"\n{lecture_heading(lecture)}{needs}")
         print(f"  {script.code:5} {pad(script.path.split('/')[1], 30)} {script.seconds}")
         print(f"        {script.question}")
@@ -211,7 +213,7 @@ def cmd_run(*queries):
     if len(queries) != 1:
         raise UsageError("run 后面写一个脚本，例如：python3 course.py run 6.2")
     script = find_one(queries[0])
-    return subprocess.call([python_for(script), str(ROOT / script.path)])
+    return subprocess.call([python_for(script.path), str(ROOT / script.path)])
 
 
 def cmd_all(*lectures):
@@ -237,7 +239,7 @@ def run_and_count(script):
     started = time.perf_counter()
     try:
         done = subprocess.run(
-            [python_for(script), str(ROOT / script.path)], capture_output=True, encoding="utf-8",
+            [python_for(script.path), str(ROOT / script.path)], capture_output=True, encoding="utf-8",
             errors="replace", env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         )
     except SetupError as error:
@@ -312,9 +314,8 @@ def refresh(text):
 @cache
 def script_output(path):
     """运行一个脚本，返回它的全部输出；失败时 RuntimeError。"""
-    script = read_script(ROOT / path)
     done = subprocess.run(
-        [python_for(script), str(ROOT / path)], capture_output=True, encoding="utf-8",
+        [python_for(path), str(ROOT / path)], capture_output=True, encoding="utf-8",
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
     if done.returncode:
@@ -350,7 +351,7 @@ def script_map():
             lecture = script.lecture
             note = note_of(lecture)
             link = f"[{lecture_heading(lecture)}]({note.relative_to(ROOT).as_posix()})" if note else f"第 {lecture} 讲"
-            cog.out(f"\n{link}{'，需要 torch' if script.needs_torch else ''}\n\n")
+            cog.out(f"\n{link}{'，需要 torch' if needs_torch(script.path) else ''}\n\n")
             cog.out("| 编号 | 脚本 | 问题 | 用时 |\n|---|---|---|---|\n")
         name = script.path.split("/")[1]
         cog.out(f"| {script.code} | [{name}]({script.path}) | {script.question} | {script.seconds} |\n")

@@ -137,8 +137,8 @@ def main():
     print_table(["T", "correct", "bug", "careless"], rows)
     print("观察：")
     observe(
-        f"从 T = {temperatures[0]:g} 到 T = {hot:g}，correct 从 {step[temperatures[0]][0]:.3f} 升到 {step[hot][0]:.3f}，"
-        "但 bug 始终排在它前面：温度把三种做法压平，却不会让它们换位。"
+        f"从 T = {temperatures[0]:g} 到 T = {hot:g}，correct 从 {step[temperatures[0]][0]:.3f} 升到 "
+        f"{step[hot][0]:.3f}，但 bug 始终排在它前面：温度把三种做法压平，却不会让它们换位。"
         "要让 correct 排到第一，只有改模型（第 6 讲的训练）。",
         all(step[t][1] > step[t][0] for t in temperatures)
         and all(step[s][0] < step[t][0] for s, t in zip(temperatures, temperatures[1:])),

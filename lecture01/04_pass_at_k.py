@@ -113,8 +113,8 @@ def main():
         all(abs(row[2]) < 1e-9 for row in by_n.values()),
     )
     observe(
-        f"无偏不等于准：n = k = {few} 时它只能取 0 或 1，标准差 {by_n[few][3]:.3f}；n = {many} 时降到 {by_n[many][3]:.3f}。"
-        "所以论文里取 n 远大于 k。",
+        f"无偏不等于准：n = k = {few} 时它只能取 0 或 1，标准差 {by_n[few][3]:.3f}；n = {many} 时降到 "
+        f"{by_n[many][3]:.3f}。所以论文里取 n 远大于 k。",
         by_n[few][3] > 2.5 * by_n[many][3],
     )
 
