@@ -34,6 +34,7 @@ K = 5  # 演示 1：估计 pass@K
 NS = (5, 10, 20, 50, 100)  # 演示 1：每题采样多少次
 N = 20  # 演示 2、3：每题采样多少次
 KS = (1, 2, 5, 10, 20)  # 演示 2、3：估计哪些 k（不能超过 N）
+N_LIMIT = 1000  # n 的上限：再大，二项分布的权重就超出浮点数的范围
 GOLDEN = (10, 3, 5)  # 演示 2 末尾手算的一行 (n, c, k)
 SIZE = 3e9  # 演示 3：模型的参数量
 N_PROBLEMS = 800  # 演示 3：题目数
@@ -93,9 +94,9 @@ def main():
     check_number("P_TRUE", P_TRUE, 0, 1, open_low=True)
     check_int("K", K, 1)
     for n in NS:
-        check_int("NS 里的每个 n", n, K)
+        check_int("NS 里的每个 n", n, K, N_LIMIT)
     for k in KS:
-        check_int("KS 里的每个 k", k, 1, check_int("N", N, 1))
+        check_int("KS 里的每个 k", k, 1, check_int("N", N, 1, N_LIMIT))
 
     title(f"演示 1：n 越大越准 —— p = {P_TRUE:g}，估计 pass@{K}，真值 {truth(P_TRUE, K):.3f}")
     headers = ["n", "代入法的偏差", "标准差", "无偏的偏差", "标准差"]

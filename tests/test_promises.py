@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from course import read_script
+from course import needs_torch, read_script
 from harness import ROOT, TORCH_LECTURES, load, numbered_scripts, run, usual_output
 
 STDLIB = numbered_scripts(torch=False)
@@ -91,7 +91,7 @@ def test_script_has_the_shape_of_a_lecture(script):
     assert script.startswith(f"lecture{info.lecture:02d}/{info.number:02d}_")
     assert "【这里的设定】" in doc and re.search(r"对应讲义：lectures/lecture\d\d_\w+\.md 第 .*节", doc)
     assert (ROOT / re.search(r"lectures/\w+\.md", doc)[0]).exists()
-    assert ("需要 torch" if info.needs_torch else "只用标准库") in doc
+    assert ("需要 torch" if needs_torch(script) else "只用标准库") in doc
     assert 80 <= len(text.splitlines()) <= 250
     assert "run_script(main)" in text
 
