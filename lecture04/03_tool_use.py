@@ -33,8 +33,8 @@ LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import CalculatorError, calculate, expression_of
 from tts_tools import (
-    CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, check_int, check_number, make_problem_set, mean,
-    observe, print_table, run_script, sample_index, step_hardness, title,
+    CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, ToyLLM, apply_bug, apply_op, check_int, check_number, make_problem_set,
+    mean, observe, print_table, run_script, sample_index, step_hardness, title,
 )
 
 SIZES = (1e8, 1e9, 1e10, 1e11)  # 模型的参数量
@@ -154,25 +154,21 @@ def policies_for(model, habits):
 
 
 def main():
-    check_number("MALFORMED", MALFORMED, 0, 1)
-    check_number("MALFORMED_MAX", MALFORMED_MAX, 0, 1)
-    check_number("RECOVER", RECOVER, 0, 1)
+    for name in ("MALFORMED", "MALFORMED_MAX", "RECOVER"):
+        check_number(name, globals()[name], 0, 1)
     check_number("FLOOR", FLOOR, 0, 1, open_low=True)
     check_number("TAU", TAU)
     check_number("KEPT_SHARE", KEPT_SHARE)
     check_int("REPEATS", REPEATS, 1)
 
     title("演示 1：同一步，对的算式和错误规则的算式，计算器都照算")
-    rows = []
-    for op, a, b in EXAMPLES:
-        wrong = expression_of(op, a, b, bug=True)
-        rows.append([expression_of(op, a, b), apply_op(op, a, b), wrong, calculate(wrong)])
+    pairs = [[expression_of(*step, bug) for bug in (False, True)] for step in EXAMPLES]
+    rows = [[right, calculate(right), wrong, calculate(wrong)] for right, wrong in pairs]
     print_table(["对的算式", "得", "bug 写的算式", "得"], rows)
     print("观察：")
     observe(
         "错误规则的算式没有一处“算错”，计算器挑不出毛病。工具改正的是算，不是想。",
-        all(calculate(expression_of(op, a, b, bug)) == (apply_bug if bug else apply_op)(op, a, b)
-            for op, a, b in EXAMPLES for bug in (False, True)),
+        all(row[1] == apply_op(*step) and row[3] == apply_bug(*step) for row, step in zip(rows, EXAMPLES)),
     )
     problems = make_problem_set(random.Random(TEST_SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
@@ -214,10 +210,9 @@ def main():
 
     which = min(range(len(SIZES)), key=lambda j: abs(math.log(SIZES[j] / LEARNER)))
     title(f"演示 3：Toolformer 的过滤 —— {models[which].name} 在哪些步骤上留下了调用")
-    names = {"add": "加", "sub": "减", "mul": "乘"}
     table = sorted(habits[which].items(), key=lambda item: -item[1][1])
     rows = [
-        [f"{names[op]}，难度 {hardness}", f"{p:.3f}", f"{share:.2f}", "调用" if share >= KEPT_SHARE else "不调用"]
+        [f"{OP_SIGNS[op]}，难度 {hardness}", f"{p:.3f}", f"{share:.2f}", "调用" if share >= KEPT_SHARE else "不调用"]
         for (op, hardness), (share, p) in table
     ]
     print_table(["步骤", "不调用时的 p", "调用留下的比例", "学到的习惯"], rows)
@@ -237,13 +232,12 @@ def main():
             worth = f"{(accuracy - score['从不'][0]) / calls:+.3f}" if calls else "—"
             rows.append([model.name, name, f"{accuracy:.3f}", f"{calls:.2f}", worth])
     print_table(["规模", "习惯", "正确率", "调用/题", "每次调用换来"], rows)
-    score = scores[which]
-    gains = {name: score[name][0] - score["从不"][0] for name in score}
+    (base, _), (most, every), (gain, few) = (scores[which][name] for name in ("从不", "总是", "过滤学来"))
     print("观察：")
     observe(
-        f"{models[which].name}：过滤学来的习惯每题只调用 {score['过滤学来'][1]:.2f} 次（“总是”要 "
-        f"{score['总是'][1]:.2f} 次），却拿到了 {gains['过滤学来']:+.3f}（“总是”{gains['总是']:+.3f}）。每次调用值钱得多。",
-        gains["过滤学来"] > 0.3 * gains["总是"] > 0 and score["过滤学来"][1] < 0.4 * score["总是"][1],
+        f"{models[which].name}：过滤学来的习惯每题只调用 {few:.2f} 次（“总是”要 {every:.2f} 次），"
+        f"却拿到了 {gain - base:+.3f}（“总是”{most - base:+.3f}）。每次调用值钱得多。",
+        gain - base > 0.3 * (most - base) > 0 and few < 0.4 * every,
     )
     observe(
         f"{models[0].name}：怎么调用都没有赚头，“总是”只有 {scores[0]['总是'][0]:.3f}，不调用是 "

@@ -36,6 +36,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,12 +152,12 @@ class ProgramError(ValueError):
 
 
 ALLOWED_CALLS = ("abs", "max", "min", "range")
-_ALLOWED_NODES = (
+_ALLOWED_NODES = {
     ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.AugAssign, ast.If, ast.IfExp,
     ast.While, ast.For, ast.Break, ast.Continue, ast.Pass, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Call,
     ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.UnaryOp, ast.USub, ast.Not, ast.BoolOp,
     ast.And, ast.Or, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
-)
+}
 
 
 def check_program(source):
@@ -180,24 +181,28 @@ def check_program(source):
     function = tree.body[0]
     if ast.dump(function.args) != _ONE_ARGUMENT or function.decorator_list or function.returns:
         raise ProgramError("函数应当写成 def solve(x):")
-    called = set()  # 只有作为函数被调用的名字，才可以是 abs、max……
+    nodes = defaultdict(list)
     for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED_NODES) or (isinstance(node, ast.FunctionDef) and node is not function):
-            raise ProgramError(f"不允许的语法：{type(node).__name__}")
-        if isinstance(node, ast.Constant) and (type(node.value) is not int or abs(node.value) > MAX_RESULT):
-            raise ProgramError("常数只能是整数，而且不能太大")
-        if isinstance(node, ast.Call):
-            if not isinstance(node.func, ast.Name) or node.func.id not in ALLOWED_CALLS or node.keywords:
-                raise ProgramError(f"只能调用 {'、'.join(ALLOWED_CALLS)}")
-            called.add(id(node.func))
-        if isinstance(node, ast.Name) and (node.id.startswith("_") or not node.id.isascii()):
-            raise ProgramError(f"不允许的名字：{ascii(node.id)}")
-        if isinstance(node, (ast.Assign, ast.For, ast.AugAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(not isinstance(t, ast.Name) or t.id in ALLOWED_CALLS for t in targets):
-                raise ProgramError("只能给普通的变量赋值")
-    if any(isinstance(n, ast.Name) and n.id in ALLOWED_CALLS and id(n) not in called for n in ast.walk(tree)):
-        raise ProgramError(f"{'、'.join(ALLOWED_CALLS)} 只能用来调用")
+        nodes[type(node)].append(node)
+    alien = next((kind for kind in nodes if kind not in _ALLOWED_NODES), None)
+    if alien or len(nodes[ast.FunctionDef]) > 1:
+        raise ProgramError(f"不允许的语法：{(alien or ast.FunctionDef).__name__}")
+    if any(type(node.value) is not int or abs(node.value) > MAX_RESULT for node in nodes[ast.Constant]):
+        raise ProgramError("常数只能是整数，而且不能太大")
+    targets = [t for node in nodes[ast.Assign] for t in node.targets]
+    targets += [node.target for kind in (ast.AugAssign, ast.For) for node in nodes[kind]]
+    if not all(isinstance(t, ast.Name) for t in targets):
+        raise ProgramError("只能给普通的变量赋值")
+    called = [node.func for node in nodes[ast.Call]]
+    if not all(isinstance(f, ast.Name) and f.id in ALLOWED_CALLS for f in called):
+        raise ProgramError(f"只能调用 {'、'.join(ALLOWED_CALLS)}")
+    if any(node.keywords for node in nodes[ast.Call]) or len(called) != sum(
+        node.id in ALLOWED_CALLS for node in nodes[ast.Name]
+    ):
+        raise ProgramError(f"{'、'.join(ALLOWED_CALLS)} 只能用来调用，不能改名，也不能当作变量")
+    strange = next((node.id for node in nodes[ast.Name] if node.id[0] == "_" or not node.id.isascii()), None)
+    if strange is not None:
+        raise ProgramError(f"不允许的名字：{ascii(strange)}")
 
 
 _ONE_ARGUMENT = ast.dump(ast.parse("def solve(x): pass").body[0].args)
