@@ -45,7 +45,7 @@ __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
     "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "apply_grads", "context_key", "context_report",
     "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
-    "true_contexts",
+    "true_contexts", "value_at",
 ]
 
 TEMPERATURE = 1.0  # 第 6 讲训练和评测的温度；公式里的梯度只在温度 1 时成立
@@ -252,6 +252,14 @@ def exact_scores(model, paths):
 def context_report(model):
     """四种有名字的语境里做对的概率：{名字: P(correct)}，精确值。"""
     return {name: model.p_correct(key) for name, key in HARD_CONTEXTS.items()}
+
+
+def value_at(history, x_key, x, y_key):
+    """沿训练过程线性插值：x_key 首次到达 x 时 y_key 的值；没有到达时是最后的值。"""
+    for a, b in zip(history, history[1:]):
+        if b[x_key] >= x > a[x_key]:
+            return a[y_key] + (b[y_key] - a[y_key]) * (x - a[x_key]) / (b[x_key] - a[x_key])
+    return history[-1][y_key]
 
 
 # ==============================================================================

@@ -1,0 +1,256 @@
+"""
+================================================================================
+第 6 讲 · 03：DAPO —— 把浪费掉的样本找回来，别让熵塌掉
+================================================================================
+对应讲义：lectures/lecture06_scaling_rl.md 第 5 节（Yu et al. 2025, "DAPO"）
+
+【问题】GRPO 有三处小毛病，一次只改一处，各换来什么、各要付什么？
+
+【这里的设定】从 02 的 GRPO 出发，补上真实系统里有的两样：每批样本更新 UPDATES 次，所以要用 PPO 的 clip；
+损失先在一个样本的步骤上平均（1/|o|）。然后一次打开一个改动：
+    动态采样（dynamic sampling）  一组全对或全错，优势就全是 0（死组）；丢掉它，再抽，直到攒够 BATCH 组；
+    clip-higher                   clip 的上沿从 1.2 放到 1.28，下沿 0.8 不动；
+    token 级损失                  在整批的全部步骤上平均，不再先在每个样本里平均。
+简化：过长惩罚（overlong shaping）只在讲义里讲，这里的过程没有长短可学。真实的 clip 逐 token 进行，
+这里逐步骤。表里的 pass@1 与熵是精确值：过程每一步都对的概率（碰巧答对的不算），正确的路上每一步的
+熵；训练的奖励照旧只看最后的答案。
+
+【公式】目标 min(ρA, clip(ρ, 1-ε_low, 1+ε_high)·A)，ρ = π_new(做法) / π_old(做法) 是重要性比率；
+A > 0 且 ρ > 1+ε_high，或 A < 0 且 ρ < 1-ε_low 时，梯度是 0；其余时候是 A·ρ·(onehot - probs)。
+    P(一组有对有错) = 1 - p^G - (1-p)^G，p 是这道题的正确率，G 是 GROUP。
+
+运行时间：约 3 秒，只用标准库。
+"""
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from trainable_llm import (
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_int, check_number, exact_scores,
+    grpo_advantages, make_problem_set, mean, observe, print_table, run_script, step_records, title, true_contexts,
+    value_at,
+)
+
+BASE_SIZE = 1e9  # 基座模型的参数量
+GROUP = 8  # 每道题采样几次，公式里的 G
+BATCH = 16  # 每批几组
+STEPS = 24  # 训练多少批
+UPDATES = 4  # 每批样本更新几次；1 次时 ρ 恒为 1，clip 不起作用
+LR = 10.0  # 学习率
+EPS_LOW, EPS_HIGH, EPS_HIGHER = 0.2, 0.2, 0.28  # clip 的下沿、通常的上沿、clip-higher 的上沿
+MAX_REFILL = 8  # 动态采样最多抽 MAX_REFILL·BATCH 组，攒不够就用已有的
+N_TRAIN, N_TEST = 300, 200  # 训练题与测试题的数量
+MIN_STEPS, MAX_STEPS = 3, 8  # 每道题的步数范围
+TRAIN_SET_SEED, TEST_SET_SEED = 160, 161  # 两个题集的随机种子
+TRAIN_SEEDS = (162, 163, 164)  # 训练的随机种子；演示 1、2 用第一个，演示 3、4 取各次的平均
+MIXED_SEED = 165  # 演示 2 的随机种子
+SHOW_EVERY = 8  # 演示 1、2：每几批显示一行
+N_MIXED, N_P, N_GROUPS = 60, 64, 4  # 演示 2：多少道题，每题用几个样本估计 p，再抽几组来数
+TARGETS = (0.5, 0.7, 0.8, 0.9)  # 演示 3：到达这些 pass@1 各用了几批、多少样本
+CLIP_STEPS, CLIP_BATCH = 14, 64  # 演示 4 的批数与每批组数：组多一些，差别才不被抽样的噪声盖住
+LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8)  # 演示 4：在这些 pass@1 处比较熵
+RARE_P, COMMON_P = 0.01, 0.9  # 演示 4：一个少见的做法和一个常见的做法
+RECIPES = {  # 每种配方：(是否动态采样, clip 的上沿, 是否 token 级损失)
+    "GRPO": (False, EPS_HIGH, False), "+ 动态采样": (True, EPS_HIGH, False),
+    "+ clip-higher": (False, EPS_HIGHER, False), "+ token 级损失": (False, EPS_HIGH, True),
+    "DAPO（全开）": (True, EPS_HIGHER, True),
+}
+
+
+def p_mixed(p, group):
+    """一组 group 个样本里有对有错的概率，p 是一个样本答对的概率。【例子】p_mixed(0.01, 8) = 0.077"""
+    return 1 - p**group - (1 - p) ** group
+
+
+def is_clipped(rho, advantage, eps_low, eps_high):
+    """目标在这里是平的吗（梯度为 0）：变好的只算到边界，变坏的照单全收。"""
+    return rho > 1 + eps_high if advantage > 0 else rho < 1 - eps_low
+
+
+def draw_groups(model, train_set, rng, dynamic, batch):
+    """采 batch 组：[(problem, samples, advantages)]，以及抽过的每组答对几个。动态采样到上限还攒不够，有几组算几组。"""
+    groups, n_correct = [], []
+    while len(groups) < batch and len(n_correct) < MAX_REFILL * batch:
+        for problem in rng.sample(train_set, batch):
+            samples = [model.generate(problem, rng, TEMPERATURE) for _ in range(GROUP)]
+            rewards = [1.0 if sample.correct else 0.0 for sample in samples]
+            n_correct.append(round(sum(rewards)))
+            if not dynamic or 0 < n_correct[-1] < GROUP:
+                groups.append((problem, samples, grpo_advantages(rewards)))
+            if len(groups) == batch:
+                break
+    return groups, n_correct
+
+
+def total_weights(groups, token_level):
+    """
+    一批里每种决定的总权重 {(语境, 做法, A > 0): 优势 / 分母 之和}。ρ 只取决于语境和做法，clip 还看 A 的正负，
+    所以可以先加起来。分母：样本级是样本数 × 自己的步数，长过程里的一步更轻；token 级一律是全批的总步数。
+    """
+    n_samples = sum(len(samples) for _, samples, _ in groups)
+    n_tokens = sum(problem.n_steps * len(samples) for problem, samples, _ in groups)
+    weights = {}
+    for problem, samples, advantages in groups:
+        divisor = n_tokens if token_level else n_samples * problem.n_steps
+        for sample, advantage in zip(samples, advantages):
+            if advantage:
+                for key, action in step_records(problem, sample):
+                    item = (key, action, advantage > 0)
+                    weights[item] = weights.get(item, 0.0) + advantage / divisor
+    return weights
+
+
+def update(model, weights, eps_high):
+    """同一批样本更新 UPDATES 次；ρ 的分母 π_old 是采样那一刻的策略。"""
+    old = {key: model.context_probs(key) for key, _, _ in weights}
+    for _ in range(UPDATES):
+        grads = {}
+        for (key, action, _), weight in weights.items():
+            probs = model.context_probs(key)
+            rho = probs[action] / old[key][action]
+            if not is_clipped(rho, weight, EPS_LOW, eps_high):
+                add_grad(grads, key, action, probs, weight * rho)
+        apply_grads(model, grads, LR)
+
+
+def train(recipe, train_set, paths, seed, steps, batch):
+    """
+    返回每批之后的状态（第 0 项没有训练），每项一个 dict：step 批数，pass1，entropy 熵，hard 最难语境的 P(correct)，
+    drawn 累计样本数，wrong、right 这一批抽过的组里全错、全对的比例，model 那时的模型。recipe 见 RECIPES。
+    """
+    dynamic, eps_high, token_level = recipe
+    rng, hardest = random.Random(seed), list(HARD_CONTEXTS.values())[-1]
+    model = TrainableLLM(BASE_SIZE)
+    history, drawn, n_correct = [], 0, []
+    for step in range(steps + 1):
+        if step:
+            groups, n_correct = draw_groups(model, train_set, rng, dynamic, batch)
+            update(model, total_weights(groups, token_level), eps_high)
+            drawn += GROUP * len(n_correct)
+        pass1, h = exact_scores(model, paths)
+        n = max(1, len(n_correct))
+        history.append({
+            "step": step, "pass1": pass1, "entropy": h, "hard": model.p_correct(hardest), "drawn": drawn,
+            "wrong": n_correct.count(0) / n, "right": n_correct.count(GROUP) / n, "model": model.copy(),
+        })
+    return history
+
+
+def mixed_share(model, problems, rng):
+    """有对有错的组的比例，三种算法：(平均的 p 代入公式, 每题的 p 代入公式再平均, 真的抽组来数)。"""
+    def n_right(problem, n):
+        return sum(model.generate(problem, rng, TEMPERATURE).correct for _ in range(n))
+
+    ps = [n_right(problem, N_P) / N_P for problem in problems]
+    measured = mean(0 < n_right(problem, GROUP) < GROUP for problem in problems for _ in range(N_GROUPS))
+    return p_mixed(mean(ps), GROUP), mean(p_mixed(p, GROUP) for p in ps), measured
+
+
+def main():
+    for name in ("STEPS", "CLIP_STEPS", "UPDATES", "MAX_REFILL", "N_MIXED", "N_P", "N_GROUPS", "SHOW_EVERY"):
+        check_int(name, globals()[name], 1, STEPS if name == "SHOW_EVERY" else None)
+    for name in ("BATCH", "CLIP_BATCH"):
+        check_int(name, globals()[name], 1, N_TRAIN)
+    for name in ("LR", "EPS_LOW", "EPS_HIGH", "EPS_HIGHER"):
+        check_number(name, globals()[name], 0)
+    check_int("GROUP", GROUP, 2)
+
+    title(f"演示 1：一次打开一个改动（每批 {BATCH} 组 × {GROUP} 个样本，更新 {UPDATES} 次）")
+    train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
+    paths = true_contexts(make_problem_set(random.Random(TEST_SET_SEED), N_TEST, MIN_STEPS, MAX_STEPS))
+    runs = {name: train(RECIPES[name], train_set, paths, TRAIN_SEEDS[0], STEPS, BATCH) for name in RECIPES}
+    rows = []
+    for name, history in runs.items():
+        for i in range(SHOW_EVERY, STEPS + 1, SHOW_EVERY):
+            h, window = history[i], history[i - SHOW_EVERY + 1:i + 1]
+            dead = f"{mean(w['wrong'] for w in window):.2f} / {mean(w['right'] for w in window):.2f}"
+            rows.append([name, i, f"{h['pass1']:.3f}", f"{h['entropy']:.3f}", dead, h["drawn"]])
+    print_table(["配方", "批", "pass@1", "熵", "死组：全错 / 全对", "累计样本"], rows)
+    plain, dynamic, _, token, _ = runs.values()
+    first, last = plain[1:SHOW_EVERY + 1], plain[-SHOW_EVERY:]
+    dead_wrong, dead_right = mean(h["wrong"] for h in first), mean(h["right"] for h in last)
+    lead = max(plain, key=lambda h: dynamic[h["step"]]["pass1"] - h["pass1"])
+    print("观察：")
+    observe(
+        f"死组先是全错的，后是全对的：GRPO 头 {SHOW_EVERY} 批里全错的占 {dead_wrong:.2f}，末 {SHOW_EVERY} 批里全对的占 "
+        f"{dead_right:.2f}。模型越好，白采的样本越多，每批真正在教的组越少。",
+        dead_wrong > 0.15 and dead_right > 0.3 and dead_right > 3 * mean(h["right"] for h in first),
+    )
+    observe(
+        f"同样的批数，动态采样学得多（第 {lead['step']} 批 {dynamic[lead['step']]['pass1']:.3f}，GRPO "
+        f"{lead['pass1']:.3f}），越到后来也抽得越多：共 {dynamic[-1]['drawn']} 个样本，GRPO {plain[-1]['drawn']} 个。",
+        dynamic[lead["step"]]["pass1"] > lead["pass1"] + 0.03 and dynamic[-1]["drawn"] > 1.5 * plain[-1]["drawn"],
+    )
+    long_share = mean(problem.n_steps == MAX_STEPS for problem in train_set)
+    long_tokens = long_share * MAX_STEPS / mean(problem.n_steps for problem in train_set)
+    observe(
+        f"{MAX_STEPS} 步的过程占样本的 {long_share:.2f}：样本级平均里它们分到 {long_share:.2f} 的权重，token 级分到 "
+        f"{long_tokens:.2f}。长过程里的一步不再被摊薄；这里过程的长短是题目定的，两种平均差别不大。",
+        long_tokens > 1.1 * long_share and abs(plain[-1]["pass1"] - token[-1]["pass1"]) < 0.05,
+    )
+
+    title(f"演示 2：有对有错的组占多少 —— 公式 1 - p^{GROUP} - (1-p)^{GROUP} 与实测")
+    rng = random.Random(MIXED_SEED)
+    steps = range(0, STEPS + 1, SHOW_EVERY)
+    shares = [mixed_share(plain[i]["model"], train_set[:N_MIXED], rng) for i in steps]
+    rows = [[i, *(f"{x:.3f}" for x in share)] for i, share in zip(steps, shares)]
+    print_table(["GRPO 训练到第几批", "平均的 p 代入公式", "每题的 p 代入再平均", "抽组来数"], rows)
+    print("观察：")
+    observe(
+        f"每题用自己的 p，公式与实测最多差 {max(abs(b - c) for _, b, c in shares):.3f}；先把 p 平均再代入，处处高估，"
+        f"最多高 {max(a - b for a, b, _ in shares):.3f}：题目有难有易，两头的题几乎总是死组。",
+        all(abs(b - c) < 0.12 and a > b for a, b, c in shares) and max(a - b for a, b, _ in shares) > 0.06,
+    )
+
+    title("演示 3：按批数算，还是按样本算 —— 到达同一个 pass@1 的花费")
+    pair = [
+        [runs[name], *(train(RECIPES[name], train_set, paths, seed, STEPS, BATCH) for seed in TRAIN_SEEDS[1:])]
+        for name in list(RECIPES)[:2]
+    ]
+    cost = {
+        (key, x): [mean(value_at(h, "pass1", x, key) for h in side) for side in pair]
+        for key in ("step", "drawn") for x in TARGETS
+    }
+    rows = [[x, *(f"{v:.1f}" for v in cost["step", x]), *(f"{v:.0f}" for v in cost["drawn", x])] for x in TARGETS]
+    print_table(["pass@1", "GRPO 批数", "动态采样 批数", "GRPO 样本", "动态采样 样本"], rows)
+    more = mean(cost["drawn", x][1] / max(1, cost["drawn", x][0]) for x in TARGETS)
+    print("观察：")
+    observe(
+        f"动态采样省的是更新，不是样本：到每一个 pass@1 用的批数都更少，样本却平均是 GRPO 的 {more:.2f} 倍。"
+        "采样便宜、更新贵的系统里它划算，反过来就不一定。",
+        all(b < a for (key, _), (a, b) in cost.items() if key == "step") and more > 1,
+    )
+
+    title(f"演示 4：clip-higher —— 同样的 pass@1，剩下多少熵（每批 {CLIP_BATCH} 组；列名里的数是上沿）")
+    entropies, hards = [], []  # 每种上沿一列，每个 LEVELS 一项
+    for eps in (EPS_HIGH, EPS_HIGHER, float("inf")):
+        histories = [train((False, eps, False), train_set, paths, s, CLIP_STEPS, CLIP_BATCH) for s in TRAIN_SEEDS]
+        for columns, key in ((entropies, "entropy"), (hards, "hard")):
+            columns.append([mean(value_at(h, "pass1", x, key) for h in histories) for x in LEVELS])
+    names = (f"{1 + EPS_HIGH:g}", f"{1 + EPS_HIGHER:g}", "无")
+    rows = [[x, *(f"{column[i]:.3f}" for column in entropies + hards)] for i, x in enumerate(LEVELS)]
+    print_table(["pass@1", *(f"{label} {name}" for label in ("熵", "最难语境") for name in names)], rows)
+    low, high, free = map(mean, entropies)
+    hard_low, hard_high, hard_free = map(mean, hards)
+    print("观察：")
+    observe(
+        f"同样的 pass@1，上沿越宽，剩下的熵越多：平均 {low:.3f} → {high:.3f} → {free:.3f}。方向与论文相同，幅度小得多："
+        "这里每步只有一种对的做法，熵和正确率几乎绑在一起。",
+        1.003 * low < high < free,
+    )
+    observe(
+        f"上沿拦住的是难的那一头：最难语境的 P(correct) 平均 {hard_low:.3f} → {hard_high:.3f} → {hard_free:.3f}。"
+        "它起步低，每批升过上沿就停；容易的语境只好练得更尖来补，熵就低了。",
+        hard_low < hard_high < hard_free,
+    )
+    rare, rare_higher, common = RARE_P * (1 + EPS_HIGH), RARE_P * (1 + EPS_HIGHER), COMMON_P * (1 + EPS_HIGH)
+    observe(
+        f"概率 {RARE_P:g} 的做法过了 {rare:.4g} 就没有梯度（clip-higher：{rare_higher:.4g}），{COMMON_P:g} 的"
+        f"要过 {common:.4g} 才没有，永远到不了：同一个比率，只管住了少见的做法。",
+        rare < 1 < common,
+    )
+
+
+if __name__ == "__main__":
+    run_script(main)
