@@ -53,13 +53,14 @@ from toy_llm import (
 )
 
 __all__ = [
-    "ADJECTIVES", "ANIMALS", "ASSISTANT", "BOS", "EOS", "GPT", "NOISE", "NOUNS", "NUMBERS", "OPPOSITE", "PAD", "PLACES",
-    "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "WORDS", "Example", "RewardModel", "Vocab",
-    "bar", "check_choice", "check_int", "check_number", "encode_example", "finetune", "fmt_size", "generate",
-    "gumbel", "has_form", "human_reward", "is_right", "load_base", "load_chat_sft", "load_reward_model", "load_vocab",
-    "make_example", "make_prompt", "make_task", "mean", "noun_form", "observe", "pad", "pair_loss", "parse",
-    "preference_prompts", "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script",
-    "score", "setup_torch", "sft_examples", "split_polite", "title", "train_base", "train_reward_model", "verb_form",
+    "ADJECTIVES", "ANIMALS", "ASSISTANT", "BOS", "EOS", "Example", "GPT", "NOISE", "NOUNS", "NUMBERS", "OPPOSITE",
+    "PAD", "PLACES", "RewardModel", "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "Vocab",
+    "WORDS", "bar", "check_choice", "check_int", "check_number", "document_bits", "encode_example", "finetune",
+    "fmt_size", "generate", "generator", "grade", "gumbel", "has_form", "human_reward", "is_right", "load_base",
+    "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task", "mean",
+    "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse", "preference_prompts",
+    "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script", "score", "setup_torch",
+    "sft_examples", "split_polite", "title", "token_logprobs", "train_base", "train_reward_model", "verb_form",
 ]
 
 # ---- 模型 ----
@@ -77,12 +78,18 @@ NOISE = 0.5  # 标注员的手抖：打分时 r* 上加 NOISE × Gumbel 噪声
 BASE_SEED, SFT_SEED, RM_SEED = 0, 100, 200  # 各阶段的种子（语料、初始化、次序）
 PREFERENCE_SEEDS = (1, 11, 21)  # 偏好数据的种子：提示、采样、标注
 
+ROWS_AT_ONCE = 512  # 生成、打分时一批最多多少行：再大，键值缓存就放不进 CPU 的高速缓存
 CACHE_VERSION = 1  # 缓存文件的格式
 
 
 def setup_torch():
     """只用一个线程：这么小的模型，多线程快不了多少，却会让权重的末位随机器而变。"""
     torch.set_num_threads(1)
+
+
+def generator(seed):
+    """种子固定的随机数发生器，给 generate 的 gen 用。"""
+    return torch.Generator().manual_seed(seed)
 
 
 # ==============================================================================
@@ -162,7 +169,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(d, n_head) for _ in range(n_layer))
         self.ln = nn.LayerNorm(d)
         self.losses = []  # 训练时每一步的损失，与权重一起存进缓存
-        gen = torch.Generator().manual_seed(seed)
+        gen = generator(seed)
         with torch.no_grad():
             for name, p in self.named_parameters():
                 if p.dim() == 2:
@@ -193,7 +200,7 @@ class RewardModel(nn.Module):
         self.head = nn.Linear(gpt.word.weight.shape[1], 1)
         self.losses = []
         with torch.no_grad():
-            self.head.weight.normal_(0.0, INIT_STD, generator=torch.Generator().manual_seed(seed))
+            self.head.weight.normal_(0.0, INIT_STD, generator=generator(seed))
             self.head.bias.zero_()
 
     def forward(self, ids, last):
@@ -243,9 +250,6 @@ def generate(model, vocab, prompts, greedy=False, gen=None, temperature=1.0, max
                 for i, written in zip(part, _generate_rows(model, vocab, ids, u, temperature, max_new)):
                     responses[i] = written
     return responses
-
-
-ROWS_AT_ONCE = 512  # 一批最多多少行：再大，缓存就放不进 CPU 的高速缓存
 
 
 def _generate_rows(model, vocab, ids, u, temperature, max_new):
@@ -312,6 +316,30 @@ def token_logprobs(model, ids):
     return -F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
 
 
+def next_word_probs(model, vocab, prompts):
+    """读完 <s> 与提示之后，下一个词的概率，(N, 词表)；某个词的那一列是 vocab.ids[词]。"""
+    sequences = [([vocab.bos_id, *vocab.encode(prompt)], []) for prompt in prompts]
+    ids, _ = pad_batch(sequences, vocab.pad_id)
+    last = torch.tensor([len(ids) - 1 for ids, _ in sequences])
+    with torch.no_grad():
+        logits, _ = model(ids)
+    return torch.softmax(logits[torch.arange(len(ids)), last], -1)
+
+
+def document_bits(model, vocab, documents):
+    """语言模型在这些文档上平均每词（含 </s>）多少 bit：-log2 p 的平均。"""
+    ids, mask = pad_batch([encode_example(vocab, [], words) for words in documents], vocab.pad_id)
+    with torch.no_grad():
+        nats = -(token_logprobs(model, ids) * mask[:, 1:]).sum() / mask.sum()
+    return nats.item() / math.log(2)
+
+
+def grade(model, vocab, examples):
+    """让模型贪心地答一遍 examples，返回 [(回答, 格式对吗, 内容对吗)]。"""
+    responses = generate(model, vocab, [example.prompt for example in examples], greedy=True)
+    return [(r, has_form(example, r), is_right(example, r)) for example, r in zip(examples, responses)]
+
+
 def response_logprob(model, vocab, prompts, responses):
     """每条回答（连同 </s>）的 log π(y | x)，(N,)，有梯度。是各词之和，不是平均。"""
     ids, mask = pad_batch([encode_example(vocab, p, r) for p, r in zip(prompts, responses)], vocab.pad_id)
@@ -341,38 +369,39 @@ def score(rm, vocab, prompts, responses):
 # ==============================================================================
 class Progress:
     """
-    训练的进度：终端里是一行会更新的字（步数、损失、还剩几秒）；不是终端时只在开始和结束各写一行。
-    给了 log 就每完成一成向它报一行，不再写 stderr；log=False 什么也不写。
+    训练的进度，写在 stderr：终端里是一行会更新的字（步数、损失、还剩几秒）；不是终端时只在开始和结束各写一行。
+    2 秒之内就能完的训练不出声。给了 log 就改为每完成一成向它报一行；log=False 什么也不写。
     """
 
     def __init__(self, name, n_steps, log=None):
         self.name, self.n_steps, self.log = name, n_steps, log
-        self.live = log is None and sys.stderr is not None and sys.stderr.isatty()
+        self.stream = sys.stderr if log is None else None
+        self.live = self.stream is not None and self.stream.isatty()
         self.begin = self.shown = time.monotonic()
-        if log is None and not self.live:
-            self._write(f"{name}：开始训练，共 {n_steps} 步\n")
-        self.tenth = 0
-
-    def _write(self, text):
-        if sys.stderr is not None:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        self.speaking, self.tenth = False, 0
 
     def step(self, done, loss):
-        now = time.monotonic()
-        last = done == self.n_steps
+        now, last = time.monotonic(), done == self.n_steps
         used = now - self.begin
-        if self.live and (last or now - self.shown > 0.2):
-            self.shown = now
-            left = used / done * (self.n_steps - done)
-            self._write(f"\r{self.name}：{done}/{self.n_steps} 步，损失 {loss:.3f}，还剩 {left:.0f} 秒   ")
-            if last:
-                self._write(f"\r{self.name}：{self.n_steps} 步，损失 {loss:.3f}，用了 {used:.0f} 秒    \n")
-        elif self.log is None and last:
-            self._write(f"{self.name}：训练完毕，损失 {loss:.3f}，用了 {used:.0f} 秒\n")
-        elif self.log and (last or done * 10 // self.n_steps > self.tenth):
+        if self.log and (last or done * 10 // self.n_steps > self.tenth):
             self.tenth = done * 10 // self.n_steps
             self.log(f"{self.name}：{done}/{self.n_steps} 步，损失 {loss:.3f}")
+        if self.stream is None:
+            return
+        left = used / done * (self.n_steps - done)
+        if not self.speaking:
+            if last or used < 0.2 or used + left < 2:
+                return
+            self.speaking = True
+            if not self.live:
+                self.stream.write(f"{self.name}：开始训练，共 {self.n_steps} 步，约 {used + left:.0f} 秒\n")
+        if last:
+            text = f"{self.name}：训练完毕，{self.n_steps} 步，损失 {loss:.3f}，用了 {used:.0f} 秒"
+            self.stream.write(f"\r{text}    \n" if self.live else text + "\n")
+        elif self.live and now - self.shown > 0.2:
+            self.shown = now
+            self.stream.write(f"\r{self.name}：{done}/{self.n_steps} 步，损失 {loss:.3f}，还剩 {left:.0f} 秒    ")
+        self.stream.flush()
 
 
 def _optimise(model, loss_fn, batches, n_steps, lr, warmup, name, log):
@@ -438,10 +467,7 @@ def train_base(n_documents=None, n_steps=None, seed=0, log=None):
     vocab = load_vocab()
     n_steps = check_int("n_steps", BASE_STEPS if n_steps is None else n_steps, 1)
     documents = pretraining_corpus(BASE_DOCUMENTS if n_documents is None else n_documents, BASE_SEED + 1000 * seed)
-    sequences = []
-    for words in documents:
-        ids = [vocab.bos_id, *vocab.encode(words), vocab.eos_id]
-        sequences.append((ids, [0] + [1] * (len(ids) - 1)))
+    sequences = [encode_example(vocab, [], words) for words in documents]  # 没有提示：每个词都算损失
     model = GPT(len(vocab), BASE_SEED + 1000 * seed + 1)
     _train_lm(model, vocab, sequences, n_steps, BASE_BATCH, BASE_LR, BASE_SEED + 1000 * seed + 2, "预训练", log)
     return model
@@ -488,7 +514,7 @@ def ranked_answers(sft, vocab, n_prompts, K, prompt_seed, sample_seed, label_see
     check_int("K", K, 2)
     prompts = preference_prompts(n_prompts, prompt_seed)
     repeated = [prompt for prompt, _ in prompts for _ in range(K)]
-    answers = generate(sft, vocab, repeated, gen=torch.Generator().manual_seed(sample_seed))
+    answers = generate(sft, vocab, repeated, gen=generator(sample_seed))
     rng, rankings = random.Random(label_seed), []
     for i, (prompt, subject) in enumerate(prompts):
         mine = answers[i * K : (i + 1) * K]
@@ -596,7 +622,7 @@ def cache_key(stage, seed):
             (name, value) for name, value in sorted(vars(module).items())
             if name.isupper() and not name.startswith("_") and isinstance(value, (int, float, str, tuple, list, dict))
         ]
-    parts += [random.Random(0).random(), torch.rand(1, generator=torch.Generator().manual_seed(0)).item()]
+    parts += [random.Random(0).random(), torch.rand(1, generator=generator(0)).item()]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -687,11 +713,11 @@ def main():
     prompt = make_prompt(TEMPLATES["describe"][0], ["the", TOUR_SUBJECT])
     print(f"  提示：{' '.join(prompt)}\n")
     for name, model in (("预训练", base), ("指令微调", sft)):
-        answer = generate(model, vocab, [prompt], gen=torch.Generator().manual_seed(TOUR_SEED))[0]
+        answer = generate(model, vocab, [prompt], gen=generator(TOUR_SEED))[0]
         print(f"  {name}：{' '.join(answer)}")
 
     title("演示 2：奖励模型给几条回答打分，旁边是 r*")
-    answers = generate(sft, vocab, [prompt] * TOUR_ANSWERS, gen=torch.Generator().manual_seed(TOUR_SEED))
+    answers = generate(sft, vocab, [prompt] * TOUR_ANSWERS, gen=generator(TOUR_SEED))
     scores = score(rm, vocab, [prompt] * TOUR_ANSWERS, answers)
     rows = [[" ".join(a), f"{s:.2f}", f"{human_reward(TOUR_SUBJECT, a):.1f}"] for a, s in zip(answers, scores)]
     print_table(["回答", "RM 分数", "r*"], rows)
