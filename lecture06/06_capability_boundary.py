@@ -32,12 +32,9 @@ from trainable_llm import (
 
 BASE_SIZE = 3e8  # 基座模型的参数量
 MINORITY = 0.1  # 少数题所占的比例
-N_TRAIN = 400  # 训练题的数量
-N_TEST = 60  # 测试题的数量
-MIN_STEPS = 3  # 每道题最少几步
-MAX_STEPS = 4  # 每道题最多几步
-TRAIN_SET_SEED = 170  # 训练题的随机种子
-TEST_SET_SEED = 171  # 测试题的随机种子
+N_TRAIN, N_TEST = 400, 60  # 训练题与测试题的数量
+MIN_STEPS, MAX_STEPS = 3, 4  # 每道题的步数范围
+TRAIN_SET_SEED, TEST_SET_SEED = 170, 171  # 两个题集的随机种子
 GROUP = 8  # GRPO 每道题的样本数 G
 BATCH = 16  # 每步几道题
 REPORT = (0, 5, 10, 20, 40, 100, 300)  # 在这些步记一行；最后一个就是训练的步数
