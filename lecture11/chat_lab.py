@@ -60,7 +60,7 @@ __all__ = [
     "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task", "mean",
     "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse", "preference_prompts",
     "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script", "score", "setup_torch",
-    "sft_examples", "split_polite", "title", "token_logprobs", "train_base", "train_reward_model", "verb_form",
+    "sft_examples", "split_polite", "title", "token_logprobs", "torch", "train_base", "train_reward_model", "verb_form",
 ]
 
 # ---- 模型 ----

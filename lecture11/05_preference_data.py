@@ -1,0 +1,201 @@
+"""
+================================================================================
+第 11 讲 · 05：偏好数据 —— 从排序到成对比较，标签里有多少信息
+================================================================================
+对应讲义：lectures/lecture11_instruction_tuning.md 第 6 节
+（Bradley & Terry 1952；Stiennon et al. 2020；Ouyang et al. 2022, InstructGPT）
+
+【问题】人说"这条比那条好"，有时会说反。这样的标签服从什么规律？预测它，最高能对多少？
+给 K 条回答排一次序，值多少个独立的成对比较？
+
+【这里的设定】标注员心里的分是 r*(y) + NOISE × Gumbel 噪声，分高的赢。回答取自写示范的人（不用神经网络），
+r* 由 human_reward 给出。演示 3 的打分模型是线性的，r(y) = w · φ(y)：φ 是 r* 里的 7 样成分，
+w 用最大似然从排序里估。
+简化：真实的标注员各有各的 r*，同一个人也会前后不一；这里只有一把尺子加噪声。
+
+【公式】Bradley–Terry：P(a 赢 b) = σ((r*_a - r*_b) / NOISE)，σ(x) = 1 / (1 + e^(-x))。
+    两个标注员一致的概率  E[p² + (1-p)²]；    猜一个标签，最高能对  E[max(p, 1-p)]；
+p 是一对里 a 赢的概率。后者 ≥ 前者：不是一回事。
+
+运行时间：约 4 秒，需要 torch。
+"""
+import math
+import random
+import sys
+from itertools import combinations
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from chat_lab import (
+    NOISE, NOUNS, SOUNDS, VALID_ABOVE, check_int, check_number, generator, gumbel, human_reward, make_task, mean,
+    observe, parse, print_table, run_script, setup_torch, split_polite, title, torch,
+)
+
+GAPS = (0.0, 0.25, 0.5, 1.0, 2.0)  # 演示 1：两条回答的 r* 差多少
+N_COMPARISONS, COMPARE_SEED = 20_000, 80  # 演示 1：每种差比较多少次
+NOISES = (0.25, 0.5, 1.0, 2.0)  # 演示 2：标注员手抖的程度
+N_ANSWERS, N_PAIRS, PAIR_SEED = 4000, 10_000, 81  # 演示 2：写多少条回答，从中抽多少对
+PAPER_AGREEMENT, PAPER_RM = 0.726, 0.724  # InstructGPT：标注员两两一致的比例、奖励模型的准确率
+RANK_SIZES = (2, 4, 9)  # 演示 3：一道题排几条回答
+N_PROMPTS = 500  # 演示 3：一份数据有几道题
+N_REPEATS, RANK_SEED = 150, 82  # 演示 3：每种 K 做几份数据
+BASELINE_PAIRS = 5000  # 演示 3：拿多少个独立的对作标准
+NEWTON_STEPS = 7  # 演示 3：最大似然用牛顿法走几步
+RIDGE = 0.05  # 演示 3：很小的 L2 惩罚，免得数据太少时 w 跑到无穷远
+WEIGHTS = (0.8, 1.2, 0.6, 0.6, 0.5, -1.0, 0.3)  # 演示 3 的真值 w：r* 给 features 那 7 样的分
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def human_answers(rng, n):
+    """写示范的人写 n 条合格的 describe 回答：[(主语, 回答)]。"""
+    answers = []
+    while len(answers) < n:
+        words, response = make_task(rng, "describe")
+        if human_reward(words[-1], response) > VALID_ABOVE:
+            answers.append((words[-1], response))
+    return answers
+
+
+def features(subject, response):
+    """φ(y)，7 个数：形容词数（最多 2）、地点、副词、及物动词、叫对、叫错、客气。"""
+    polite, words = split_polite(response)
+    sentence = parse(words)
+    sounds = [verb for verb in sentence.verbs if verb in SOUNDS]
+    true = sounds.count(SOUNDS[NOUNS.index(subject) // 2])
+    return [
+        min(2, len(set(sentence.adjectives))), int(sentence.has_place), int(sentence.has_adverb),
+        int(len(sentence.nps) > 1), true, len(sounds) - true, int(polite),
+    ]
+
+
+def agreement_and_ceiling(probs):
+    """(两个标注员一致的概率, 猜一个标签最高能对多少)。"""
+    return mean(p * p + (1 - p) * (1 - p) for p in probs), mean(max(p, 1 - p) for p in probs)
+
+
+def ranked_groups(pool, n_prompts, k, gen):
+    """n_prompts 题，每题从 pool (M, 7) 抽 k 条回答，标注员按 w·φ + NOISE × Gumbel 从好到坏排好，(P, K, 7)。"""
+    phi = pool[torch.randint(len(pool), (n_prompts, k), generator=gen)]
+    u = torch.rand(n_prompts, k, generator=gen, dtype=pool.dtype).clamp(1e-12, 1 - 1e-12)
+    utility = phi @ torch.tensor(WEIGHTS, dtype=pool.dtype) - NOISE * torch.log(-torch.log(u))
+    order = utility.argsort(dim=1, descending=True)
+    return phi.gather(1, order[:, :, None].expand_as(phi))
+
+
+def estimate(groups):
+    """最大似然：每题 C(K, 2) 对各算一次，Σ log σ(w·Δφ / NOISE) 用牛顿法求最大。返回 w (7,)。"""
+    winners, losers = (list(column) for column in zip(*combinations(range(groups.shape[1]), 2)))
+    x = (groups[:, winners] - groups[:, losers]).reshape(-1, groups.shape[2]) / NOISE
+    w = torch.zeros(groups.shape[2], dtype=groups.dtype)
+    for _ in range(NEWTON_STEPS):
+        lose = torch.sigmoid(-(x @ w))  # 模型认为赢家本来会输的概率
+        gradient = x.T @ lose - RIDGE * w
+        hessian = (x * (lose * (1 - lose))[:, None]).T @ x + RIDGE * torch.eye(len(w), dtype=w.dtype)
+        w = w + torch.linalg.solve(hessian, gradient)
+    return w
+
+
+def gap_error(pool, n_prompts, k, gen):
+    """估出来的 w 把两条回答的分差算错多少：Δφ·(ŵ - w) 的均方，在 N_REPEATS 份数据上平均。"""
+    truth, spread = torch.tensor(WEIGHTS, dtype=pool.dtype), 2 * torch.cov(pool.T)
+    errors = []
+    for _ in range(N_REPEATS):
+        miss = estimate(ranked_groups(pool, n_prompts, k, gen)) - truth
+        errors.append((miss @ spread @ miss).item())
+    return mean(errors)
+
+
+def main():
+    for name in ("N_COMPARISONS", "N_ANSWERS", "N_PAIRS", "N_PROMPTS", "N_REPEATS", "BASELINE_PAIRS", "NEWTON_STEPS"):
+        check_int(name, globals()[name], 1)
+    check_int("N_ANSWERS", N_ANSWERS, 1000)  # 每个主语都要有几条
+    check_number("RIDGE", RIDGE, 0, open_low=True)
+    check_number("PAPER_AGREEMENT", PAPER_AGREEMENT, 0.5, 1)
+    for k in RANK_SIZES:
+        check_int("RANK_SIZES 里的 K", k, 2)
+
+    title("演示 1：r* 加 Gumbel 噪声，比出来的就是 Bradley–Terry")
+    setup_torch()
+    rng, rows, misses = random.Random(COMPARE_SEED), [], []
+    for gap in GAPS:
+        counted = mean(gap + NOISE * gumbel(rng) > NOISE * gumbel(rng) for _ in range(N_COMPARISONS))
+        exact = sigmoid(gap / NOISE)
+        misses.append(abs(counted - exact) / math.sqrt(exact * (1 - exact) / N_COMPARISONS))
+        rows.append([f"{gap:.2f}", f"{exact:.4f}", f"{counted:.4f}"])
+    print_table(["r* 的差", "公式 σ(差 / NOISE)", f"数 {N_COMPARISONS} 次"], rows)
+    print("观察：")
+    observe(
+        f"数出来的与公式最多差 {max(misses):.1f} 个标准误：只差抽样的误差。两个 Gumbel 噪声之差服从 logistic 分布，"
+        "它的分布函数正是 σ。所以奖励模型用 -log σ(分差) 作损失，是在做最大似然。",
+        max(misses) < 4,
+    )
+
+    title("演示 2：两个标注员有多一致，猜标签最高能对多少")
+    rng = random.Random(PAIR_SEED)
+    answers, by_subject = human_answers(rng, N_ANSWERS), {}
+    for subject, response in answers:
+        by_subject.setdefault(subject, []).append(human_reward(subject, response))
+    subjects = sorted(by_subject)
+    gaps = [a - b for a, b in (rng.choices(by_subject[rng.choice(subjects)], k=2) for _ in range(N_PAIRS))]
+    rows, table = [], []
+    for noise in NOISES:
+        check_number("NOISES 里的噪声", noise, 0, open_low=True)
+        probs = [sigmoid(gap / noise) for gap in gaps]
+        labels = [(rng.random() < p, rng.random() < p) for p in probs]
+        counted = mean(a == b for a, b in labels)
+        oracle = mean(0.5 if gap == 0 else (gap > 0) == a for gap, (a, _) in zip(gaps, labels))
+        table.append((*agreement_and_ceiling(probs), counted, oracle))
+        rows.append([f"{noise:.2f}", *(f"{table[-1][j]:.3f}" for j in (0, 2, 1, 3))])
+    print_table(["标注员的噪声", "一致 公式", "一致 数出来", "天花板 公式", "用 r* 猜 数出来"], rows)
+    print("观察：")
+    observe(
+        "每一行里，天花板都比一致率高 "
+        + "、".join(f"{ceiling - agreement:.3f}" for agreement, ceiling, _, _ in table)
+        + "。猜的人没有噪声，标注员有：“一致率就是准确率的上限”是错的。",
+        all(ceiling > agreement + 0.01 for agreement, ceiling, _, _ in table),
+    )
+    observe(
+        f"最好的猜法就是按 r* 猜，数出来与天花板最多差 {max(abs(c - o) for _, c, _, o in table):.3f}。"
+        f"噪声从 {NOISES[0]} 到 {NOISES[-1]}，天花板从 {table[0][1]:.3f} 落到 {table[-1][1]:.3f}。",
+        all(abs(c - o) < 0.03 for _, c, _, o in table) and table[0][1] > table[-1][1] + 0.1,
+    )
+    highest = (1 + math.sqrt(2 * PAPER_AGREEMENT - 1)) / 2
+    observe(
+        f"Ouyang et al.（2022）的标注员一致率是 {PAPER_AGREEMENT:.1%}。若每一对都一样难，天花板是 {highest:.1%}；"
+        f"若一部分毫无疑问、其余全靠抛硬币，天花板就是 {PAPER_AGREEMENT:.1%}。他们的奖励模型对了 {PAPER_RM:.1%}："
+        "是到顶了，还是差十个百分点，只看一致率说不出来。"
+    )
+
+    title(f"演示 3：一次排序值几个独立的对 —— {N_PROMPTS} 道题，{N_REPEATS} 份数据的平均")
+    gen = generator(RANK_SEED)
+    pool = torch.tensor([features(subject, response) for subject, response in answers], dtype=torch.float64)
+    standard = gap_error(pool, BASELINE_PAIRS, 2, gen) * BASELINE_PAIRS  # 误差 × 对数：一个独立的对的"本事"
+    rows, worth = [], {}
+    for k in RANK_SIZES:
+        miss = gap_error(pool, N_PROMPTS, k, gen)
+        worth[k] = standard / (miss * N_PROMPTS)
+        rows.append([k, math.comb(k, 2), f"{miss:.4f}", f"{worth[k]:.1f}", f"{worth[k] / k:.2f}"])
+    print_table(["K", "对数 C(K,2)", "分差的均方误差", "值几个独立的对", "每读一条回答"], rows)
+    small, big = RANK_SIZES[0], RANK_SIZES[-1]
+    print("观察：")
+    observe(
+        f"排 {big} 条得到 {math.comb(big, 2)} 对，信息只值 {worth[big]:.1f} 个独立的对："
+        "同一条回答的噪声出现在它参加的每一对里，这些对不独立。当成独立的证据，就会过于自信。",
+        worth[big] < 0.6 * math.comb(big, 2),
+    )
+    observe(
+        f"但排序仍然划算：每读一条回答，K = {big} 得 {worth[big] / big:.2f} 个独立的对，K = {small} 只有 "
+        f"{worth[small] / small:.2f} 个。",
+        worth[big] / big > 1.5 * worth[small] / small,
+    )
+    observe(
+        "Ouyang et al.（2022）每题排 4 到 9 条。把这些对打散来训练，奖励模型一轮就过拟合；改成同一题的全部对放在一起，"
+        "就不会：同一条回答不再被当成许多条独立的数据反复更新。"
+    )
+
+
+if __name__ == "__main__":
+    run_script(main)
