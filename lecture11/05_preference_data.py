@@ -10,7 +10,7 @@
 
 【这里的设定】标注员心里的分是 r*(y) + NOISE × Gumbel 噪声，分高的赢。回答取自写示范的人（不用神经网络），
 r* 由 human_reward 给出。演示 3 的打分模型是线性的，r(y) = w · φ(y)：φ 是 r* 里的 7 样成分，
-w 用最大似然从排序里估。
+w 用最大似然从排序里估，误差用大样本的公式算。
 简化：真实的标注员各有各的 r*，同一个人也会前后不一；这里只有一把尺子加噪声。
 
 【公式】Bradley–Terry：P(a 赢 b) = σ((r*_a - r*_b) / NOISE)，σ(x) = 1 / (1 + e^(-x))。
@@ -37,11 +37,7 @@ NOISES = (0.25, 0.5, 1.0, 2.0)  # 演示 2：标注员手抖的程度
 N_ANSWERS, N_PAIRS, PAIR_SEED = 4000, 10_000, 81  # 演示 2：写多少条回答，从中抽多少对
 PAPER_AGREEMENT, PAPER_RM = 0.726, 0.724  # InstructGPT：标注员两两一致的比例、奖励模型的准确率
 RANK_SIZES = (2, 4, 9)  # 演示 3：一道题排几条回答
-N_PROMPTS = 500  # 演示 3：一份数据有几道题
-N_REPEATS, RANK_SEED = 150, 82  # 演示 3：每种 K 做几份数据
-BASELINE_PAIRS = 5000  # 演示 3：拿多少个独立的对作标准
-NEWTON_STEPS = 7  # 演示 3：最大似然用牛顿法走几步
-RIDGE = 0.05  # 演示 3：很小的 L2 惩罚，免得数据太少时 w 跑到无穷远
+N_PROMPTS, RANK_SEED = 20_000, 82  # 演示 3：用多少道题算误差
 WEIGHTS = (0.8, 1.2, 0.6, 0.6, 0.5, -1.0, 0.3)  # 演示 3 的真值 w：r* 给 features 那 7 样的分
 
 
@@ -85,34 +81,31 @@ def ranked_groups(pool, n_prompts, k, gen):
     return phi.gather(1, order[:, :, None].expand_as(phi))
 
 
-def estimate(groups):
-    """最大似然：每题 C(K, 2) 对各算一次，Σ log σ(w·Δφ / NOISE) 用牛顿法求最大。返回 w (7,)。"""
-    winners, losers = (list(column) for column in zip(*combinations(range(groups.shape[1]), 2)))
-    x = (groups[:, winners] - groups[:, losers]).reshape(-1, groups.shape[2]) / NOISE
-    w = torch.zeros(groups.shape[2], dtype=groups.dtype)
-    for _ in range(NEWTON_STEPS):
-        lose = torch.sigmoid(-(x @ w))  # 模型认为赢家本来会输的概率
-        gradient = x.T @ lose - RIDGE * w
-        hessian = (x * (lose * (1 - lose))[:, None]).T @ x + RIDGE * torch.eye(len(w), dtype=w.dtype)
-        w = w + torch.linalg.solve(hessian, gradient)
-    return w
+def gap_errors(pool, n_prompts, k, gen):
+    """
+    最大似然估出来的 w，把两条回答的分差 Δφ·w 算错多少（均方，每道题摊到的量，误差 = 它 / 题数）。
 
-
-def gap_error(pool, n_prompts, k, gen):
-    """估出来的 w 把两条回答的分差算错多少：Δφ·(ŵ - w) 的均方，在 N_REPEATS 份数据上平均。"""
-    truth, spread = torch.tensor(WEIGHTS, dtype=pool.dtype), 2 * torch.cov(pool.T)
-    errors = []
-    for _ in range(N_REPEATS):
-        miss = estimate(ranked_groups(pool, n_prompts, k, gen)) - truth
-        errors.append((miss @ spread @ miss).item())
-    return mean(errors)
+    【推导】一道题的损失是它 C(K, 2) 对之和，g 是它在真值 w 处的梯度，H 是二阶导数的期望。大样本时
+        Cov(w 的误差) = H^-1 · E[g gᵀ] · H^-1 / 题数        （夹心公式，sandwich）
+    若把每一对都当成独立的，就会以为 E[g gᵀ] = H，误差是 H^-1 / 题数。
+    【返回】(真的误差, 以为的误差)
+    """
+    groups = ranked_groups(pool, n_prompts, k, gen)
+    winners, losers = (list(column) for column in zip(*combinations(range(k), 2)))
+    x = (groups[:, winners] - groups[:, losers]) / NOISE  # (P, 对, 7)
+    lose = torch.sigmoid(-(x @ torch.tensor(WEIGHTS, dtype=x.dtype)))  # 每一对里赢家本来会输的概率
+    g = (x * lose[:, :, None]).sum(1)
+    inverse = torch.linalg.inv(torch.einsum("npi,npj,np->ij", x, x, lose * (1 - lose)) / n_prompts)
+    spread = 2 * torch.cov(pool.T)  # 随机两条回答的 Δφ 的协方差
+    real = inverse @ (g.T @ g / n_prompts) @ inverse
+    return torch.trace(spread @ real).item(), torch.trace(spread @ inverse).item()
 
 
 def main():
-    for name in ("N_COMPARISONS", "N_ANSWERS", "N_PAIRS", "N_PROMPTS", "N_REPEATS", "BASELINE_PAIRS", "NEWTON_STEPS"):
+    for name in ("N_COMPARISONS", "N_PAIRS"):
         check_int(name, globals()[name], 1)
     check_int("N_ANSWERS", N_ANSWERS, 1000)  # 每个主语都要有几条
-    check_number("RIDGE", RIDGE, 0, open_low=True)
+    check_int("N_PROMPTS", N_PROMPTS, 500)  # 少了，H 会求不出逆
     check_number("PAPER_AGREEMENT", PAPER_AGREEMENT, 0.5, 1)
     for k in RANK_SIZES:
         check_int("RANK_SIZES 里的 K", k, 2)
@@ -169,22 +162,25 @@ def main():
         "是到顶了，还是差十个百分点，只看一致率说不出来。"
     )
 
-    title(f"演示 3：一次排序值几个独立的对 —— {N_PROMPTS} 道题，{N_REPEATS} 份数据的平均")
+    title(f"演示 3：一次排序值几个独立的对 —— {N_PROMPTS} 道题")
     gen = generator(RANK_SEED)
     pool = torch.tensor([features(subject, response) for subject, response in answers], dtype=torch.float64)
-    standard = gap_error(pool, BASELINE_PAIRS, 2, gen) * BASELINE_PAIRS  # 误差 × 对数：一个独立的对的"本事"
-    rows, worth = [], {}
-    for k in RANK_SIZES:
-        miss = gap_error(pool, N_PROMPTS, k, gen)
-        worth[k] = standard / (miss * N_PROMPTS)
-        rows.append([k, math.comb(k, 2), f"{miss:.4f}", f"{worth[k]:.1f}", f"{worth[k] / k:.2f}"])
-    print_table(["K", "对数 C(K,2)", "分差的均方误差", "值几个独立的对", "每读一条回答"], rows)
+    errors = {k: gap_errors(pool, N_PROMPTS, k, gen) for k in RANK_SIZES}
     small, big = RANK_SIZES[0], RANK_SIZES[-1]
+    single = errors[big][1] * math.comb(big, 2)  # 一个独立的对的误差
+    worth = {k: single / real for k, (real, _) in errors.items()}
+    rows = [
+        [k, math.comb(k, 2), f"{errors[k][0]:.2f}", f"{errors[k][1]:.2f}", f"{worth[k]:.1f}", f"{worth[k] / k:.2f}"]
+        for k in RANK_SIZES
+    ]
+    print_table(["K", "对数 C(K,2)", "误差", "以为的误差", "值几个独立的对", "每读一条值几个"], rows)
+    print("  （误差：估出来的分差的均方误差，乘以题数）")
     print("观察：")
     observe(
         f"排 {big} 条得到 {math.comb(big, 2)} 对，信息只值 {worth[big]:.1f} 个独立的对："
-        "同一条回答的噪声出现在它参加的每一对里，这些对不独立。当成独立的证据，就会过于自信。",
-        worth[big] < 0.6 * math.comb(big, 2),
+        "同一条回答的噪声出现在它参加的每一对里，这些对不独立。"
+        f"当成独立的证据，会以为误差只有 {errors[big][1]:.2f}，其实是 {errors[big][0]:.2f}。",
+        worth[big] < 0.6 * math.comb(big, 2) and errors[big][0] > 1.5 * errors[big][1],
     )
     observe(
         f"但排序仍然划算：每读一条回答，K = {big} 得 {worth[big] / big:.2f} 个独立的对，K = {small} 只有 "
