@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainable_llm import (
     CARELESS_OFFSETS, HARD_CONTEXTS, Problem, Sample, Step, ToyLLM, TrainableLLM, add_grad, apply_bug,
-    apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, make_problem_set, mean, probs_for, sft,
-    step_records,
+    apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, exact_scores, make_problem_set, mean,
+    path_probs, probs_for, sft, step_records, true_contexts, value_at,
 )
 
 
@@ -19,9 +19,12 @@ def star_script():
     return load("lecture06/01_star.py")
 
 
-@pytest.fixture(scope="module")
+PG = load("lecture06/02_policy_gradient.py")  # hypothesis 的测试不能用 fixture，所以放在这里
+
+
+@pytest.fixture
 def pg():
-    return load("lecture06/02_policy_gradient.py")
+    return PG
 
 
 def tables_of(path):
@@ -287,21 +290,19 @@ rewards_lists = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=16)
 
 @given(rewards_lists, st.randoms(use_true_random=False))
 def test_advantages_follow_a_permutation_and_sum_to_zero(rewards, rng):
-    module = load("lecture06/02_policy_gradient.py")
     order = list(range(len(rewards)))
     rng.shuffle(order)
-    for method in module.METHODS:
-        adv = module.advantages(method, rewards, {})
-        assert module.advantages(method, [rewards[i] for i in order], {}) == pytest.approx([adv[i] for i in order])
+    for method in PG.METHODS:
+        adv = PG.advantages(method, rewards, {})
+        assert PG.advantages(method, [rewards[i] for i in order], {}) == pytest.approx([adv[i] for i in order])
     for method in ("rloo", "grpo"):
-        assert math.fsum(module.advantages(method, rewards, {})) == pytest.approx(0, abs=1e-9)
+        assert math.fsum(PG.advantages(method, rewards, {})) == pytest.approx(0, abs=1e-9)
 
 
 @given(rewards_lists)
 def test_rloo_is_the_scaled_deviation_from_the_group_mean(rewards):
-    module = load("lecture06/02_policy_gradient.py")
     g, m = len(rewards), mean(rewards)
-    assert module.advantages("rloo", rewards, {}) == pytest.approx([g / (g - 1) * (r - m) for r in rewards])
+    assert PG.advantages("rloo", rewards, {}) == pytest.approx([g / (g - 1) * (r - m) for r in rewards])
 
 
 @pytest.mark.parametrize("method", ["rloo", "grpo"])
@@ -406,3 +407,209 @@ def test_training_with_nothing_to_do_leaves_the_model_alone(pg, monkeypatch):
     monkeypatch.setattr(pg, "STEPS", 0)
     model, curve = pg.train("grpo", problems, problems, 0)
     assert model.delta == {} and [step for step, _ in curve] == [0]
+
+
+# ==============================================================================
+# 03 DAPO
+# ==============================================================================
+@pytest.fixture(scope="module")
+def dapo():
+    return load("lecture06/03_dapo.py")
+
+
+def clip_objective(rho, advantage, low=0.2, high=0.2):
+    """PPO 的目标，照论文的写法：min(ρA, clip(ρ, 1-low, 1+high)·A)。"""
+    return min(rho * advantage, max(1 - low, min(1 + high, rho)) * advantage)
+
+
+def test_ppo_clip_quadrants(dapo):
+    """四个象限的公布值，以及"梯度是 0"与目标的有限差分一致。"""
+    golden = {(0.5, -1): -0.8, (2, -1): -2.0, (5, -1): -5.0, (0.5, 1): 0.5, (2, 1): 1.2, (1, 1): 1.0, (1, -1): -1.0}
+    for (rho, advantage), value in golden.items():
+        assert clip_objective(rho, advantage) == pytest.approx(value)
+        slope = (clip_objective(rho + 1e-6, advantage) - clip_objective(rho - 1e-6, advantage)) / 2e-6
+        assert slope == pytest.approx(0 if dapo.is_clipped(rho, advantage, 0.2, 0.2) else advantage)
+    assert dapo.is_clipped(1.25, 1, 0.2, 0.2) and not dapo.is_clipped(1.25, 1, 0.2, 0.28)
+    assert dapo.is_clipped(0.75, -1, 0.2, 0.28) and not dapo.is_clipped(0.75, 1, 0.2, 0.28)
+
+
+@pytest.mark.parametrize("p, group", [(0.01, 8), (0.3, 2), (0.5, 8), (0.0, 4), (1.0, 4)])
+def test_mixed_probability_matches_the_enumeration(dapo, p, group):
+    total = math.fsum(math.comb(group, c) * p**c * (1 - p) ** (group - c) for c in range(1, group))
+    assert dapo.p_mixed(p, group) == pytest.approx(total)
+    if (p, group) == (0.01, 8):
+        assert dapo.p_mixed(p, group) == pytest.approx(0.077, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def training_set():
+    return make_problem_set(random.Random(1), 40, 3, 8)
+
+
+def test_dynamic_sampling_holds_only_mixed_groups(dapo, training_set):
+    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), True, 12)
+    assert len(groups) == 12 and len(n_correct) > 12  # 丢掉了一些组，又补满了
+    for _, samples, adv in groups:
+        assert 0 < sum(sample.correct for sample in samples) < dapo.GROUP
+        assert any(adv)
+    assert sum(0 < c < dapo.GROUP for c in n_correct) == 12
+
+
+def test_plain_sampling_keeps_every_group(dapo, training_set):
+    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), False, 12)
+    assert len(groups) == len(n_correct) == 12
+    assert [sum(s.correct for s in samples) for _, samples, _ in groups] == n_correct
+    assert 0 in n_correct  # 死组也在里面，优势全是 0
+    assert all(not any(adv) for (_, _, adv), c in zip(groups, n_correct) if c in (0, dapo.GROUP))
+
+
+def test_dynamic_sampling_gives_up_on_a_perfect_model(dapo, training_set):
+    keys = {key for path in dapo.true_contexts(training_set) for key in path}
+    perfect = TrainableLLM(1e9, {key: [1000.0, 0.0, 0.0] for key in keys})
+    groups, n_correct = dapo.draw_groups(perfect, training_set, random.Random(2), True, 4)
+    assert groups == [] and len(n_correct) == 4 * dapo.MAX_REFILL
+    before = perfect.copy()
+    dapo.update(perfect, dapo.total_weights(groups, True), 0.2)  # 没有数据：什么也不动
+    assert perfect.delta == before.delta
+
+
+def hand_made_groups():
+    """两道题、每题一对一错的样本，步数不同：手算得清的一批。"""
+    short, long = Problem(47, (Step("mul", 12),)), Problem(47, (Step("mul", 12), Step("mul", 2), Step("mul", 3)))
+    groups = []
+    for problem in (short, long):
+        n = problem.n_steps
+        right = Sample(list(problem.true_values), ["correct"] * n, [True] * n, problem.answer(), True)
+        wrong = Sample([1] * n, ["bug"] * n, [False] * n, 1, False)
+        groups.append((problem, [right, wrong], [1.0, -1.0]))
+    return groups
+
+
+def test_loss_weights_sample_level_and_token_level(dapo):
+    """样本级：每个样本的权重相同；token 级：每一步的权重相同。"""
+    groups = hand_made_groups()
+    sample_level, token_level = dapo.total_weights(groups, False), dapo.total_weights(groups, True)
+    for weights in (sample_level, token_level):
+        assert math.fsum(abs(w) for w in weights.values()) == pytest.approx(1)
+        assert all((w > 0) == positive for (_, _, positive), w in weights.items())
+    item = (("mul", 1.5), 0, True)  # 47 × 12 做对：短题一步，长题的第一步
+    assert sample_level[item] == pytest.approx(1 / 4 + 1 / 4 / 3)
+    assert token_level[item] == pytest.approx(2 / 8)
+
+
+@pytest.mark.parametrize("losses, expected", [([[1, 1, 1, 1, 10], [1] * 9 + [10]], (2.35, 2.2))])
+def test_loss_aggregation_golden_values(losses, expected):
+    assert mean(mean(loss) for loss in losses) == pytest.approx(expected[0])
+    assert mean(x for loss in losses for x in loss) == pytest.approx(expected[1])
+
+
+def test_first_update_is_the_plain_policy_gradient(dapo, pg, monkeypatch):
+    """ρ = 1 时 PPO 的梯度等于 REINFORCE 的梯度。"""
+    monkeypatch.setattr(dapo, "UPDATES", 1)
+    monkeypatch.setattr(dapo, "LR", 1.0)
+    groups = hand_made_groups()
+    model = TrainableLLM(1e9)
+    dapo.update(model, dapo.total_weights(groups, True), 0.2)
+    grads = {}
+    for problem, samples, adv in groups:
+        for sample, a in zip(samples, adv):
+            pg.accumulate(grads, TrainableLLM(1e9), problem, sample, a / 8, {})
+    assert model.delta.keys() == grads.keys()
+    for key in grads:
+        assert model.delta[key] == pytest.approx(grads[key])
+
+
+def test_repeated_updates_follow_the_clipped_objective(dapo, monkeypatch):
+    """第二次更新的梯度，等于在第一次之后的参数上对 PPO 目标做有限差分。"""
+    monkeypatch.setattr(dapo, "LR", 3.0)
+    weights = {(("mul", 1.5), 0, True): 0.2, (("mul", 1.5), 1, False): -0.3, (("mul", 1.5), 2, True): 0.05}
+    start = TrainableLLM(1e9)
+
+    def after(n_updates):
+        monkeypatch.setattr(dapo, "UPDATES", n_updates)
+        model = start.copy()
+        dapo.update(model, weights, 0.28)
+        return model
+
+    once, twice = after(1), after(2)
+    key, old = ("mul", 1.5), start.context_probs(("mul", 1.5))
+
+    def objective(model):
+        p = model.context_probs(key)
+        return sum(clip_objective(p[a] / old[a], 1 if w > 0 else -1, 0.2, 0.28) * abs(w)
+                   for (_, a, _), w in weights.items())
+
+    for i in range(3):
+        values = []
+        for sign in (1, -1):
+            moved = once.copy()
+            moved.delta[key][i] += sign * 1e-6
+            values.append(objective(moved))
+        slope = (values[0] - values[1]) / 2e-6
+        assert twice.delta[key][i] - once.delta[key][i] == pytest.approx(3.0 * slope, abs=1e-6)
+
+
+def test_exact_scores_match_path_probabilities(training_set):
+    rng = random.Random(4)
+    paths = true_contexts(training_set)
+    model = TrainableLLM(1e9, random_delta(rng, sorted({key for path in paths for key in path})))
+    sound, h = exact_scores(model, paths)
+    assert sound == pytest.approx(mean(math.prod(path_probs(model, problem)) for problem in training_set))
+    right = [Sample(list(p.true_values), ["correct"] * p.n_steps, [], p.answer(), True) for p in training_set]
+    steps = [q for problem, sample in zip(training_set, right) for q in probs_for(model, problem, sample)]
+    assert h == pytest.approx(mean(-sum(x * math.log(x) for x in q) for q in steps))
+
+
+def test_value_at_interpolates_the_first_crossing():
+    history = [{"x": 0.0, "y": 10}, {"x": 0.4, "y": 20}, {"x": 0.3, "y": 25}, {"x": 0.8, "y": 30}]
+    assert value_at(history, "x", 0.2, "y") == pytest.approx(15)
+    assert value_at(history, "x", 0.5, "y") == pytest.approx(27)
+    assert value_at(history, "x", 0.9, "y") == 30
+
+
+# ==============================================================================
+# 07 奖励作弊
+# ==============================================================================
+@pytest.fixture(scope="module")
+def hacking():
+    return load("lecture06/07_reward_hacking.py")
+
+
+def test_each_verifier_has_exactly_its_hole(hacking):
+    problem = Problem(47, (Step("mul", 12),))  # 564
+    right, same_units, wrong = (Sample([x], ["bug"], [x == 564], x, x == 564) for x in (564, 574, 141))
+    table = {("个位", False): (True, True, False, False), ("个位", True): (True, False, False, False),
+             ("格式", False): (True, False, False, True), ("格式", True): (True, False, False, False)}
+    for (hole, exact), expected in table.items():
+        assert tuple(hacking.passes(hole, problem, s, exact) for s in (right, same_units, wrong, None)) == expected
+    with pytest.raises(ValueError, match="hole"):
+        hacking.passes("长度", problem, right)
+
+
+def test_template_probability_is_the_sigmoid_of_the_gate(hacking):
+    rng, problem = random.Random(3), Problem(47, (Step("mul", 12),))
+    model = hacking.Cheater(1e9, -1.0)
+    share = mean(model.attempt(problem, rng) is None for _ in range(20000))
+    assert share == pytest.approx(1 / (1 + math.e), abs=0.01)
+    assert hacking.Cheater(1e9).p_template == 0.0
+
+
+def test_exact_checks_everywhere_leave_no_hole(hacking, monkeypatch):
+    """share = 1 时模板从来拿不到奖励：P(模板) 只会下降。"""
+    monkeypatch.setattr(hacking, "STEPS", 20)
+    monkeypatch.setattr(hacking, "TEMPLATE_P", 0.3)
+    problems = make_problem_set(random.Random(1), 60, 2, 4)
+    history = hacking.train("格式", problems, problems, share=1.0)
+    assert history[-1]["template"] < history[0]["template"] == pytest.approx(0.3)
+    assert history[-1]["true"] > history[0]["true"]
+
+
+def test_gate_gradient_is_the_slope_of_the_reward(hacking, monkeypatch):
+    """一步训练后 gate 的方向：模板一律通过、解题全错时，P(模板) 上升。"""
+    monkeypatch.setattr(hacking, "STEPS", 1)
+    monkeypatch.setattr(hacking, "SHOW_EVERY", 1)
+    monkeypatch.setattr(hacking, "TEMPLATE_P", 0.5)
+    monkeypatch.setattr(hacking, "BASE_SIZE", 1.0)  # 极小的模型：几乎不会做对
+    problems = make_problem_set(random.Random(1), 40, 4, 6)
+    history = hacking.train("格式", problems, problems, lr=1.0)
+    assert history[1]["template"] > history[0]["template"]
