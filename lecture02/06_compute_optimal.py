@@ -154,9 +154,9 @@ def main():
             "逐题贪心": score(singles, best_counts[budget]),
         }
     saved = {b: {name: uniform_needed(ps, value) / b for name, value in line.items()} for b, line in results.items()}
-    rows = []
+    rows, names = [], list(results[BUDGETS[0]])[1:]
     for b, line in results.items():
-        rows.append([f"每题 {b}", *(f"{x:.3f}" for x in line.values()), *(f"{saved[b][n]:.2f}" for n in list(line)[1:])])
+        rows.append([f"每题 {b}", *(f"{x:.3f}" for x in line.values()), *(f"{saved[b][n]:.2f}" for n in names)])
     print_table(["预算", *results[BUDGETS[0]], "真难度省", "猜难度省", "贪心省"], rows)
     chosen = BUDGETS[len(BUDGETS) // 2]
     line, factor = results[chosen], saved[chosen]
