@@ -37,6 +37,7 @@ SET_SEED = 10  # 出题的随机种子
 THRESHOLD = 0.1  # 整题正确率过了这条线，就说这种能力"出现"了
 SMALL_TEST = 25  # 演示 3：小测试集的题数，每题只答一次
 BIG_TEST = 4000  # 演示 3：大测试集的题数，每题只答一次
+RARE = 0.02  # 演示 3：举例用的一个很小的正确率
 SAMPLE_SEED = 11  # 演示 3：出测试题和作答的随机种子
 
 
@@ -73,16 +74,20 @@ def bar_cell(x, width=15):
 
 
 def main():
+    if len(SIZES) < 4 or len(STEPS) < 2:
+        raise ValueError(f"SIZES 至少 4 个、STEPS 至少 2 个，收到的是 {len(SIZES)} 个和 {len(STEPS)} 个")
     check_number("THRESHOLD", THRESHOLD, 0, 1, open_low=True)
+    check_number("RARE", RARE, 0, 1)
     check_int("SMALL_TEST", SMALL_TEST, 1)
     check_int("BIG_TEST", BIG_TEST, 1)
-    shortest, longest = STEPS[0], STEPS[-1]
+    longest = STEPS[-1]
 
     title("演示 1：同一批模型，量一步和量整题")
     models = [ToyLLM(size) for size in SIZES]
     rng = random.Random(SET_SEED)
     problem_sets = {n: make_problem_set(rng, N_PROBLEMS, n, n) for n in STEPS}
-    losses, accuracies = zip(*(step_stats(model, problem_sets[longest]) for model in models))
+    stats = [step_stats(model, problem_sets[longest]) for model in models]
+    losses, accuracies = [loss for loss, _ in stats], [accuracy for _, accuracy in stats]
     em = {n: [exact_match(model, problem_sets[n]) for model in models] for n in STEPS}
     rows = [
         [model.name, f"{losses[i]:.3f}", f"{accuracies[i]:.3f}", *(f"{em[n][i]:.4f}" for n in STEPS)]
@@ -91,7 +96,8 @@ def main():
     print_table(["规模", "每步 -log p", "每步 p", *(f"{n} 步全对" for n in STEPS)], rows)
 
     loss_ratios = [after / before for before, after in zip(losses, losses[1:])]
-    em_ratios = [after / before for before, after in zip(em[longest], em[longest][1:])]
+    em_gains = [after - before for before, after in zip(em[longest], em[longest][1:])]
+    early, late = em_gains[:2], em_gains[2:]
     print("观察：")
     observe(
         f"每步的损失走得很匀：规模每 ×10，-log p 变成原来的 {min(loss_ratios):.2f}～{max(loss_ratios):.2f} 倍，"
@@ -99,10 +105,9 @@ def main():
         max(loss_ratios) < 1.7 * min(loss_ratios) and max(loss_ratios) < 0.7,
     )
     observe(
-        f"{longest} 步全对的概率却像突变：{models[2].name} 及更小的模型都不超过 {em[longest][2]:.3f}，"
-        f"{models[-1].name} 已是 {em[longest][-1]:.2f}；规模每 ×10，它变成原来的 {min(em_ratios):.1f}～"
-        f"{max(em_ratios):.0f} 倍。",
-        em[longest][2] < 0.05 and em[longest][-1] > 0.5 and max(em_ratios) > 20 * min(em_ratios),
+        f"{longest} 步全对的概率却像突变：前两次 ×10 只涨 {'、'.join(f'{g:.3f}' for g in early)}，"
+        f"后面每次涨 {'、'.join(f'{g:.2f}' for g in late)}。",
+        min(late) > 4 * max(early) and em[longest][-1] > 0.5,
     )
 
     title(f"演示 2：同样的数字，三把尺子（{longest} 步题）")
@@ -120,17 +125,17 @@ def main():
     observe(
         f"左边那一列前三格几乎是空的，右边那一列从第一格起就在长：每 ×10 涨 {min(credit_gains):.2f}～"
         f"{max(credit_gains):.2f}。模型没有变，变的是尺子。",
-        em[longest][2] < 0.1 * em[longest][-1] and accuracies[2] > 0.5 * accuracies[-1],
+        em[longest][2] < 0.1 * em[longest][-1] and accuracies[2] > 0.5 * accuracies[-1] and min(credit_gains) > 0,
     )
     observe(
         f"取了对数，突变也不见了：log10 每一格都在升，而且升得越来越慢（{log_gains[0]:.1f} → {log_gains[-1]:.1f}）。",
         all(after < before for before, after in zip(log_gains, log_gains[1:])) and log_gains[-1] > 0,
     )
+    places = "，".join(f"{n} 步 {fmt_size(appears[n]) if appears[n] < math.inf else '还没有'}" for n in STEPS)
     observe(
-        f"能力在哪个规模“出现”（全对的概率达到 {THRESHOLD}）由题目的长短决定："
-        + "，".join(f"{n} 步 {fmt_size(appears[n])}" for n in STEPS if appears[n] < math.inf)
-        + "。同样的模型，题目越长，“涌现”得越晚。",
-        appears[longest] >= 100 * appears[shortest],
+        f"能力在哪个规模“出现”（表里第一个全对的概率达到 {THRESHOLD} 的模型）随题目的长短移动：{places}。"
+        "同样的模型，题目越长，“涌现”得越晚。",
+        all(appears[a] < appears[b] for a, b in zip(STEPS, STEPS[1:])),
     )
 
     title(f"演示 3：测试集的分辨率 —— {longest} 步题，每题答一次，全对的比例")
@@ -148,7 +153,8 @@ def main():
     observe(
         f"{SMALL_TEST} 题的测试集上，最小的 {zeros_small} 个模型得 0 分；换成 {BIG_TEST} 题，得 0 分的只剩 "
         f"{zeros_big} 个。"
-        f"0 分不等于不会：一题占 1/{SMALL_TEST}，比这更小的正确率根本量不出来。",
+        f"0 分不等于不会：正确率是 p 时，{SMALL_TEST} 题全错的概率是 (1-p)^{SMALL_TEST}，p = {RARE:g} 时有 "
+        f"{(1 - RARE) ** SMALL_TEST:.0%}。",
         zeros_small > zeros_big,
     )
     observe(

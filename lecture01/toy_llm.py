@@ -277,7 +277,11 @@ def make_problem(rng, n_steps):
     steps = []
     for _ in range(n_steps):
         r = rng.random()
-        op = "mul" if r < P_MUL else "add" if r < P_MUL + (1 - P_MUL) / 2 else "sub"
+        op = "sub"
+        if r < P_MUL:
+            op = "mul"
+        elif r < P_MUL + (1 - P_MUL) / 2:
+            op = "add"
         if op == "mul":
             k = rng.randint(11, 49) if rng.random() < P_TWO_DIGITS else rng.randint(2, 9)
             if x * k > MAX_VALUE:
@@ -578,7 +582,7 @@ def main():
         rows.append([f"{a} {OP_SIGNS[op]} {b}", f"{step_hardness(op, a, b):.1f}", right, apply_bug(op, a, b), slips])
     print_table(["步骤", "难度", "correct", "bug", "careless（六选一）"], rows)
 
-    title("演示 2：做对一步的概率 P(correct) —— 随规模升，随难度降")
+    title("演示 2：做对一步的概率 P(correct) —— 随规模升；同一种运算里随难度降")
     models = [ToyLLM(size) for size in TOUR_SIZES]
     rows = [
         [f"{a} {OP_SIGNS[op]} {b}", *(f"{model.step_probs(op, a, b, 0)[0]:.3f}" for model in models)]
