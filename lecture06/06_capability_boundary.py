@@ -212,8 +212,9 @@ def main():
     worst = max(abs(one[k] - exact[k][i]) for i, one in enumerate(sampled) for k in KS)
     print("观察：")
     observe(
-        f"k = 1 时 RL（共用）高出 {coverage(narrow, 1) - coverage(base, 1):.3f}；基座一路追，从 k = {crossing} 起反超。"
-        "这就是 Yue et al.（2025）的图：RL 把答案提到前面来，没有把新的答案带进来。",
+        f"k = 1 时 RL（共用）高出 {coverage(narrow, 1) - coverage(base, 1):.3f}；基座一路追，"
+        f"{f'从 k = {crossing} 起反超' if crossing else '始终没有追上'}。这就是 Yue et al.（2025）报告的形状："
+        "RL 把答案提到前面来，没有把新的答案带进来。",
         crossing is not None and coverage(narrow, 1) > coverage(base, 1) + 0.5,
     )
     observe(
