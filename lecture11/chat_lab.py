@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import farm
 from farm import (
     ADJECTIVES, ANIMALS, ASSISTANT, BOS, EOS, NOUNS, NUMBERS, OPPOSITE, PAD, PLACES, SOUNDS, TASKS, TEMPLATES,
-    UNSTOPPED, USER, VALID_ABOVE, WORDS, Example, has_form, human_reward, is_right, make_example, make_prompt,
-    make_task, noun_form, parse, pretraining_corpus, sft_examples, split_polite, verb_form,
+    UNSTOPPED, USER, VALID_ABOVE, VERB_INFO, WORDS, Example, has_form, human_reward, is_right, make_example,
+    make_prompt, make_task, noun_form, parse, pretraining_corpus, sft_examples, split_polite, verb_form,
 )
 from toy_llm import (
     bar, check_choice, check_int, check_number, fmt_size, mean, observe, pad, print_table, run_script, title,
@@ -54,13 +54,14 @@ from toy_llm import (
 
 __all__ = [
     "ADJECTIVES", "ANIMALS", "ASSISTANT", "BOS", "EOS", "Example", "GPT", "NOISE", "NOUNS", "NUMBERS", "OPPOSITE",
-    "PAD", "PLACES", "RewardModel", "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "Vocab",
-    "WORDS", "bar", "check_choice", "check_int", "check_number", "document_bits", "encode_example", "finetune",
-    "fmt_size", "generate", "generator", "grade", "gumbel", "has_form", "human_reward", "is_right", "load_base",
-    "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task", "mean",
-    "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse", "preference_prompts",
-    "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script", "score", "setup_torch",
-    "sft_examples", "split_polite", "title", "token_logprobs", "torch", "train_base", "train_reward_model", "verb_form",
+    "PAD", "PLACES", "RewardModel", "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "VERB_INFO",
+    "Vocab", "WORDS", "bar", "check_choice", "check_int", "check_number", "document_bits", "encode_example",
+    "finetune", "fmt_size", "generate", "generator", "grade", "gumbel", "has_form", "human_reward", "is_right",
+    "load_base", "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task",
+    "mean", "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse",
+    "preference_prompts", "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script",
+    "score", "setup_torch", "sft_examples", "split_polite", "title", "token_logprobs", "torch", "train_base",
+    "train_reward_model", "verb_form",
 ]
 
 # ---- 模型 ----
@@ -505,20 +506,21 @@ def gumbel(rng):
     return -math.log(-math.log(rng.random() + 1e-12) + 1e-12)
 
 
-def ranked_answers(sft, vocab, n_prompts, K, prompt_seed, sample_seed, label_seed):
+def ranked_answers(sft, vocab, n_prompts, K, prompt_seed, sample_seed, label_seed, noise=None):
     """
-    偏好数据：每道题由 sft 采样 K 条回答，标注员按 r* + NOISE × Gumbel 从好到坏排好。
+    偏好数据：每道题由 sft 采样 K 条回答，标注员按 r* + noise × Gumbel 从好到坏排好（noise 默认是 NOISE）。
 
     【返回】[(prompt, subject, [K 条回答，好的在前])]
     """
     check_int("K", K, 2)
+    noise = check_number("noise", NOISE if noise is None else noise, 0)
     prompts = preference_prompts(n_prompts, prompt_seed)
     repeated = [prompt for prompt, _ in prompts for _ in range(K)]
     answers = generate(sft, vocab, repeated, gen=generator(sample_seed))
     rng, rankings = random.Random(label_seed), []
     for i, (prompt, subject) in enumerate(prompts):
         mine = answers[i * K : (i + 1) * K]
-        utility = [human_reward(subject, answer) + NOISE * gumbel(rng) for answer in mine]
+        utility = [human_reward(subject, answer) + noise * gumbel(rng) for answer in mine]
         order = sorted(range(K), key=lambda j: -utility[j])
         rankings.append((prompt, subject, [mine[j] for j in order]))
     return rankings
