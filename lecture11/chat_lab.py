@@ -65,19 +65,44 @@ __all__ = [
 ]
 
 # ---- 模型 ----
-N_LAYER, N_HEAD, D_MODEL = 2, 4, 64  # 层数、注意力的头数、向量的宽度
+N_LAYER = 2  # 层数
+N_HEAD = 4  # 注意力的头数
+D_MODEL = 64  # 向量的宽度，要能被 N_HEAD 整除
 CONTEXT = 40  # 上下文最多多少个词（含 <s>）
 MAX_NEW = 20  # 一条回答最多生成多少个词（含 </s>）
-INIT_STD, EMBED_STD = 0.02, 0.05  # 初始化的标准差：一般的权重、词向量
+INIT_STD = 0.02  # 一般的权重初始化的标准差
+EMBED_STD = 0.05  # 词向量初始化的标准差
 
-# ---- 三个阶段的训练 ----
-WEIGHT_DECAY, CLIP_NORM, WARMUP, FINAL_LR = 0.01, 1.0, 50, 0.05  # FINAL_LR：余弦降到峰值的这个比例
-BASE_DOCUMENTS, BASE_STEPS, BASE_BATCH, BASE_LR = 20_000, 1500, 32, 3e-3
-SFT_EXAMPLES, SFT_EPOCHS, SFT_BATCH, SFT_LR = 10_000, 3, 32, 2e-3
-RM_PROMPTS, RM_K, RM_EPOCHS, RM_BATCH, RM_LR, RM_WARMUP = 800, 4, 4, 16, 2e-3, 10  # RM_BATCH 数的是提示
-NOISE = 0.5  # 标注员的手抖：打分时 r* 上加 NOISE × Gumbel 噪声
-BASE_SEED, SFT_SEED, RM_SEED = 0, 100, 200  # 各阶段的种子（语料、初始化、次序）
-PREFERENCE_SEEDS = (1, 11, 21)  # 偏好数据的种子：提示、采样、标注
+# ---- 三个阶段共用：AdamW，学习率先升后按余弦降 ----
+WEIGHT_DECAY = 0.01  # 权重衰减
+CLIP_NORM = 1.0  # 梯度的长度超过它就按比例缩短
+WARMUP = 50  # 学习率从 0 升到峰值走几步（步数少时是总步数的五分之一）
+FINAL_LR = 0.05  # 学习率最后降到峰值的这个比例
+
+# ---- 预训练 ----
+BASE_DOCUMENTS = 20_000  # 语料有几篇文档
+BASE_STEPS = 1500  # 走几步
+BASE_BATCH = 32  # 一步看几篇文档
+BASE_LR = 3e-3  # 学习率的峰值
+BASE_SEED = 0  # 种子：语料、初始化、次序
+
+# ---- 指令微调 ----
+SFT_EXAMPLES = 10_000  # 示范的条数
+SFT_EPOCHS = 3  # 看几遍
+SFT_BATCH = 32  # 一步看几条
+SFT_LR = 2e-3
+SFT_SEED = 100  # 种子：示范、次序
+
+# ---- 奖励模型 ----
+RM_PROMPTS = 800  # 偏好数据有几道题
+RM_K = 4  # 每题排几条回答
+RM_EPOCHS = 4  # 看几遍
+RM_BATCH = 16  # 一步看几道题（每道 RM_K 条回答）
+RM_LR = 2e-3
+RM_WARMUP = 10  # 它的步数少，升得快些
+RM_SEED = 200  # 种子：打分的头、次序
+NOISE = 0.5  # 标注员的手抖：排序时 r* 上加 NOISE × Gumbel 噪声
+PREFERENCE_SEEDS = (1, 11, 21)  # 偏好数据的种子：题、回答、标签
 
 ROWS_AT_ONCE = 512  # 生成、打分时一批最多多少行：再大，键值缓存就放不进 CPU 的高速缓存
 CACHE_VERSION = 1  # 缓存文件的格式
@@ -86,6 +111,19 @@ CACHE_VERSION = 1  # 缓存文件的格式
 def setup_torch():
     """只用一个线程：这么小的模型，多线程快不了多少，却会让权重的末位随机器而变。"""
     torch.set_num_threads(1)
+
+
+def _check_constants():
+    """检查训练与模型的常数：改错一个，就在进门时说清楚。"""
+    for name in ("N_LAYER", "N_HEAD", "D_MODEL", "CONTEXT", "MAX_NEW", "BASE_DOCUMENTS", "BASE_STEPS", "BASE_BATCH",
+                 "SFT_EXAMPLES", "SFT_EPOCHS", "SFT_BATCH", "RM_PROMPTS", "RM_EPOCHS", "RM_BATCH", "ROWS_AT_ONCE"):
+        check_int(name, globals()[name], 1)
+    check_int("RM_K", RM_K, 2)
+    for name in ("INIT_STD", "EMBED_STD", "WEIGHT_DECAY", "WARMUP", "RM_WARMUP", "NOISE"):
+        check_number(name, globals()[name], 0)
+    for name in ("CLIP_NORM", "BASE_LR", "SFT_LR", "RM_LR"):
+        check_number(name, globals()[name], 0, open_low=True)
+    check_number("FINAL_LR", FINAL_LR, 0, 1)
 
 
 def generator(seed):
@@ -161,9 +199,9 @@ class GPT(nn.Module):
 
     def __init__(self, n_words, seed=0, n_layer=None, n_head=None, d=None, context=None):
         super().__init__()
+        _check_constants()
         d, self.context = d or D_MODEL, context or CONTEXT
         n_layer, n_head = n_layer or N_LAYER, n_head or N_HEAD
-        check_int("d（向量的宽度，要能被头数整除）", d, n_head, None)
         if d % n_head:
             raise ValueError(f"d 应当能被 n_head 整除，收到的是 {d} 和 {n_head}")
         self.word, self.position = nn.Embedding(n_words, d), nn.Embedding(self.context, d)
@@ -257,7 +295,8 @@ def _generate_rows(model, vocab, ids, u, temperature, max_new):
     """一批等长的提示 ids (N, T) → N 条回答。u 是 (N, max_new) 的均匀随机数，None 是贪心。"""
     n, start = ids.shape
     d, n_head = model.word.weight.shape[1], model.blocks[0].n_head
-    caches = [torch.empty(2, n, n_head, start + max_new, d // n_head) for _ in model.blocks]
+    shape, dtype = (2, n, n_head, start + max_new, d // n_head), model.word.weight.dtype
+    caches = [torch.empty(shape, dtype=dtype) for _ in model.blocks]
     written = torch.full((n, max_new), vocab.eos_id)
     alive = torch.arange(n)  # 还在算的行
     running = torch.ones(n, dtype=torch.bool)  # 这些行里还没停的
@@ -449,7 +488,7 @@ def _train_lm(model, vocab, sequences, n_steps, batch, lr, seed, name, log):
     """在 [(ids, mask)] 上训练语言模型 model（就地）；损失是 mask 为 1 的词的平均。"""
     longest = max(len(ids) for ids, _ in sequences)
     if longest > model.context:
-        raise ValueError(f"sequences 里的一条应当不超过 {model.context} 个词，收到的有 {longest} 个")
+        raise ValueError(f"sequences 里的一条应当不超过 CONTEXT = {model.context} 个词，收到的有 {longest} 个")
     check_int("batch", batch, 1)
     ids, mask = pad_batch(sequences, vocab.pad_id)
     lengths = [len(s) for s, _ in sequences]
@@ -607,8 +646,9 @@ def load_reward_model(log=None, seed=0):
 
 def cache_folders():
     """缓存放在哪里：先是课程文件夹的 .cache/lecture11；那里写不了，就用用户自己的缓存文件夹。"""
-    home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return [Path(__file__).resolve().parent.parent / ".cache" / "lecture11", Path(home) / "llm-course-lecture11"]
+    course = Path(__file__).resolve().parent.parent / ".cache" / "lecture11"
+    home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [course, Path(home) / "llm-course-lecture11"]
 
 
 def cache_key(stage, seed):
@@ -619,9 +659,9 @@ def cache_key(stage, seed):
     测试会悄悄给所有种子加上偏移，名义上的种子没有变，抽出来的数却变了。
     """
     parts = [CACHE_VERSION, stage, seed, torch.__version__, _code_of(farm.__file__), _code_of(__file__)]
-    for module in (farm, sys.modules[__name__]):
+    for names in (vars(farm), globals()):
         parts += [
-            (name, value) for name, value in sorted(vars(module).items())
+            (name, value) for name, value in sorted(names.items())
             if name.isupper() and not name.startswith("_") and isinstance(value, (int, float, str, tuple, list, dict))
         ]
     parts += [random.Random(0).random(), torch.rand(1, generator=generator(0)).item()]
@@ -642,6 +682,7 @@ def _code_of(path):
 def _cached(stage, seed, make_empty, train):
     """读缓存；没有，或者坏了，就训练并存起来。"""
     setup_torch()
+    _check_constants()
     check_int("seed", seed)
     key = cache_key(stage, seed)
     name = f"{stage}-{key[:16]}.pt"
