@@ -6,7 +6,8 @@
 
 一、calculate(expression)：模型写来一段文字，这里算出整数。只认整数、+ - × 和括号。
     expression_of(…) 反过来：toy world 的一步写成算式是什么样。
-二、run_program(source, inputs)：模型写来一段 Python，在子进程里真的运行，收回每个输入的结果。
+二、parse_action(text)：智能体写来一条消息，这里认出它要用哪个工具。
+三、run_program(source, inputs)：模型写来一段 Python，在子进程里真的运行，收回每个输入的结果。
 
 模型写的文字和程序都不可信。运行程序有五道防线，一道破了还有下一道：
     1. 运行之前看语法树：不在白名单里的语法（导入、属性、字符串、乘方……）一律不运行；
@@ -29,6 +30,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -145,7 +147,27 @@ def expression_of(op, a, b, bug=False):
 
 
 # ==============================================================================
-# 二、程序的白名单：运行之前先看语法树
+# 二、智能体的文字协议
+# ==============================================================================
+class ProtocolError(ValueError):
+    """智能体写的不合格式。文字原样交还给它看。"""
+
+
+def parse_action(text):
+    """
+    解析智能体的一条消息：若干行"想：……"，最后一行"做：工具 内容"。
+
+    【返回】(工具, 内容)。【边界】别的任何文字：ProtocolError。
+    """
+    *thoughts, last = text.split("\n")
+    match = re.fullmatch("做：(查|算|交) (\\S.*)", last)
+    if match is None or not all(line.startswith("想：") for line in thoughts):
+        raise ProtocolError("最后一行应当是“做：工具 内容”，工具是查、算、交；前面只能是“想：”")
+    return match[1], match[2]
+
+
+# ==============================================================================
+# 三、程序的白名单：运行之前先看语法树
 # ==============================================================================
 class ProgramError(ValueError):
     """程序里有白名单以外的语法，不运行。"""
@@ -209,7 +231,7 @@ _ONE_ARGUMENT = ast.dump(ast.parse("def solve(x): pass").body[0].args)
 
 
 # ==============================================================================
-# 三、子进程
+# 四、子进程
 # ==============================================================================
 class Run(NamedTuple):
     """
