@@ -12,10 +12,9 @@
     想：先查红枣          可有可无，没有作用
     做：查 红枣           三种工具：查 货名、算 算式、交 总价
     看：12 元             环境的回答，叫观察（observation）
-智能体写一次调用，有 TYPO 的概率写坏（货名少一个字，算式少一截）。
-护栏（guard）开：执行之前先检查，写坏的不执行，回一条"错误：……"，智能体重写；
-护栏关：环境猜着执行，"红"当作第一个红字头的货，算式取能算的那一截；智能体看不出来。
-观察有长短：短的只回这一行，长的回整张表，智能体可能看串行。
+智能体写一次调用，有 TYPO 的概率写坏（货名少一个字，算式少一截）。护栏（guard）开：执行之前先检查，
+写坏的不执行，回一条"错误：……"，智能体重写；护栏关：环境猜着执行，"红"当作第一个红字头的货，算式取
+能算的那一截，智能体看不出来。观察有长短：短的只回这一行，长的回整张表，智能体可能看串行。
 简化：智能体的计划是写死的（逐件查、逐件加），没有语言模型；它从不怀疑观察。
 
 【公式】一件货要查一次、算一次，n 件货全不写坏的概率是 (1 - TYPO)^(2n)，随 n 指数下降：
@@ -23,6 +22,7 @@
 
 运行时间：约 1 秒，只用标准库。
 """
+import contextlib
 import random
 import re
 import sys
@@ -67,11 +67,8 @@ def guess_call(tool, content):
     if tool == "查":
         return next((name for name in GOODS if name.startswith(content)), content)
     for end in range(len(content), 0, -1):
-        try:
-            calculate(content[:end])
-            return content[:end]
-        except CalculatorError:
-            continue
+        with contextlib.suppress(CalculatorError):
+            return str(calculate(content[:end]))
     return "0"
 
 
@@ -97,9 +94,7 @@ def environment(text, prices, guard, long):
 def spoil(line):
     """写坏一次调用：货名和算式少掉最后一截，答案多个"元"字。"""
     tool, content = parse_action(line)
-    if tool == "交":
-        return f"做：交 {content} 元"
-    return f"做：{tool} {content[:-1] if tool == '查' else content.rsplit(' ', 1)[0]}"
+    return f"做：{tool} " + {"查": content[:-1], "算": content.rsplit(" ", 1)[0], "交": content + " 元"}[tool]
 
 
 def agent(order, memory, mode, typo, rng):
@@ -170,7 +165,6 @@ def episodes(tag, **options):
 
 
 def share(results, which="对"):
-    """结果是 which 的比例。"""
     return mean(result == which for result in results)
 
 
@@ -180,15 +174,13 @@ def main():
             check_int(name, value, 1, len(GOODS))
     check_int("TURN_LIMIT", TURN_LIMIT, 1)
     check_int("EPISODES", EPISODES, 1)
-    for name in ("TYPO", "KNOW", "MENTAL", "MISSING", "MISREAD", "BETTER"):
-        check_number(name, globals()[name], 0, 1)
-    check_number("STUMBLE", STUMBLE, 0)
+    for name in ("TYPO", "KNOW", "MENTAL", "MISSING", "MISREAD", "BETTER", "STUMBLE"):
+        check_number(name, globals()[name], 0, None if name == "STUMBLE" else 1)
 
     title("演示 1：一段完整的对话 —— 护栏开，有写坏的调用，也有查不到的货")
     some = list(episodes("show", n_goods=N_GOODS, missing=MISSING))
     lines, result, errors = next((e for e in some if e[2] and "看：没有这一行" in e[0]), some[0])  # 第一段两样都有的
-    print("\n".join("  " + line for line in lines))
-    print(f"  （结果：{result}；写坏 {errors} 次）\n观察：")
+    print("\n".join("  " + line for line in [*lines, f"（结果：{result}；写坏 {errors} 次）"]) + "\n观察：")
     observe("写坏的调用没有生效，环境把错误说出来，智能体重写一遍：错误信息也是观察。查不到的，它用记忆补上。")
 
     title("演示 2：护栏与观察的长短 —— 成绩随任务变长")
@@ -209,8 +201,7 @@ def main():
         on[0] - off[0] < 0.2 and on[-1] - off[-1] > 0.5 * on[-1] and luck - 0.03 < off[-1] < luck + 0.2,
     )
     observe(
-        f"接口比模型重要：更好的模型写坏的机会只有 {BETTER:g} 倍，没有护栏还是只有 {better[-1]:.3f}，"
-        f"不如原来的模型加护栏（{on[-1]:.3f}）。",
+        f"接口比模型重要：写坏机会是 {BETTER:g} 倍的模型，没有护栏是 {better[-1]:.3f}，原来的加护栏是 {on[-1]:.3f}。",
         off[-1] < better[-1] < on[-1] - 0.15,
     )
     observe(
