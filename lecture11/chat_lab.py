@@ -32,6 +32,7 @@ import random
 import sys
 import time
 import warnings
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
@@ -668,6 +669,7 @@ def cache_key(stage, seed):
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+@lru_cache
 def _code_of(path):
     """源代码的结构：改注释、改说明文字不算改代码。"""
     tree = ast.parse(Path(path).read_text(encoding="utf-8"))
