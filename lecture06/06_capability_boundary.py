@@ -43,7 +43,7 @@ RUN_SEED = 172  # 训练的随机种子，共用与分开各从它开始
 KS = (1, 4, 16, 64, 256, 1024)  # 画 pass@k 曲线的 k；最大的 k 也是采样核对时每题的样本数
 SAMPLE_SEED = 173  # 演示 2 采样核对的随机种子
 
-WANTED = {"多数": 0, "少数": 1}  # 每类题想要的做法在 PROCEDURES 里的下标
+WANTED = {"多数": "correct", "少数": "bug"}  # 每类题想要的做法
 TABLES = {  # 每类题用哪几张参数表；用到的表相加
     "共用": {"多数": ("共用表",), "少数": ("共用表", "少数专用")},
     "分开": {"多数": ("多数专用",), "少数": ("少数专用",)},
@@ -83,15 +83,15 @@ def make_tasks(rng, n):
 
 def solved(sample, kind):
     """每一步都用了这类题想要的做法吗？"""
-    return all(proc == PROCEDURES[WANTED[kind]] for proc in sample.procs)
+    return all(proc == WANTED[kind] for proc in sample.procs)
 
 
 def success_prob(model, problem, kind):
     """一次作答就做对的概率 p（精确值）：沿着这类题的正确的路，把每一步的概率乘起来。"""
-    right_rule = (apply_op, apply_bug)[WANTED[kind]]
+    wanted, right_rule = PROCEDURES.index(WANTED[kind]), apply_op if WANTED[kind] == "correct" else apply_bug
     p, x = 1.0, problem.start
     for i, step in enumerate(problem.steps):
-        p *= model.step_probs(step.op, x, step.operand, i, TEMPERATURE)[WANTED[kind]]
+        p *= model.step_probs(step.op, x, step.operand, i, TEMPERATURE)[wanted]
         x = right_rule(step.op, x, step.operand)
     return p
 

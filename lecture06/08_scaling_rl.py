@@ -125,8 +125,7 @@ def fit_sigmoid(points, r0, grid=9, rounds=16):
                 best = (error, scale, at)
         half = [0.3 * (high - low) for low, high in window]
         window = [(max(low, x - h), min(high, x + h)) for (low, high), x, h in zip(box, best[2], half)]
-    _, scale, (log_mid, log_b) = best
-    return r0 + scale, math.exp(log_mid), math.exp(log_b)
+    return r0 + best[1], math.exp(best[2][0]), math.exp(best[2][1])
 
 
 def line(xs, ys):
@@ -166,9 +165,10 @@ def check_constants():
     check_int("BATCH", BATCH, 1, N_TRAIN)
     check_int("BUDGET", BUDGET, 10)
     check_int("N_POINTS", N_POINTS, 1)
-    check_number("LR", LR, 0, 100, open_low=True)
-    for noise in (LOW_NOISE, HIGH_NOISE):
+    for noise, cost, lr in RECIPES.values():
         check_number("LOW_NOISE、HIGH_NOISE", noise, 0, 0.9)
+        check_int("RECIPES 里的花费", cost, 1, BUDGET)
+        check_number("LR", lr, 0, 100, open_low=True)
 
 
 def main():
@@ -237,7 +237,7 @@ def main():
         errors[early]["S 形"] > max(0.03, 3 * errors[late]["S 形"]) and errors[early]["幂律"] > 0.3,
     )
     observe(
-        f"看到前 {late:.0%}，S 形只差 {errors[late]['S 形']:.3f}，幂律仍差 {errors[late]['幂律']:.2f}：形状错了，多给数据也不够。",
+        f"看到前 {late:.0%}，S 形只差 {errors[late]['S 形']:.3f}，幂律仍差 {errors[late]['幂律']:.2f}：形状错了。",
         errors[late]["S 形"] < 0.02 and errors[late]["幂律"] > 5 * errors[late]["S 形"],
     )
     observe(
