@@ -152,7 +152,10 @@ def main():
         f"易题上两者差不多：N = {mid} 时相差 {gain_easy:+.3f}（难题 {gain_hard:+.3f}）。",
         abs(gain_easy) < 0.2 and gain_hard > gain_easy + 0.2,
     )
-    observe(f"N = KEEP = {few} 时没有可挑的，束搜索就是独立作答。" if few == KEEP else "N 与 KEEP 之比是每步挑得多狠。")
+    observe(
+        f"N = KEEP = {few} 时没有可挑的，束搜索就是独立作答，两列只差抽样的噪声。"
+        if few == KEEP else f"N 与 KEEP 之比是每步挑得多狠，这里最小是 {few // KEEP}。"
+    )
 
     title(f"演示 2：PRM 有一个罕见的漏洞 —— 凑整的错步得 {HACK_CREDIT} 分")
     hacked, _ = compare(model, levels, PRM(NOISE, BUG_CREDIT, HACK_CREDIT, seed=PRM_SEED))
