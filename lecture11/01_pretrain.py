@@ -19,6 +19,7 @@
 import math
 import random
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -161,7 +162,8 @@ def main():
         more_questions[kind] = mean(":" in reply for reply in replies)
         rows.append([kind, f"{answered[kind]:.3f}", f"{more_questions[kind]:.2f}"])
         for prompt, reply in zip(prompts[:3:2], replies[:3:2]):
-            print(f"  {kind}：{' '.join(prompt)}\n    它写：{' '.join(reply)}")
+            print(f"  {kind}：{' '.join(prompt)}")
+            print(textwrap.fill(f"它写：{' '.join(reply)}", 70, initial_indent="    ", subsequent_indent="      "))
     print()
     print_table(["提示", "以正确答案开头", "又写出别的题目"], rows)
     print("观察：")

@@ -19,6 +19,7 @@ x 是提示，y 是回答连同 </s>，|y| 是它的词数；一个小批里是�
 """
 import random
 import sys
+import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -132,7 +133,8 @@ def main():
     print_table(["掩码", "格式", "内容", "停下来", "第一个词对"], rows)
     print(f"\n  同一道题：{' '.join(examples[N_TEST].prompt)}")
     for name, response in shown:
-        print(f"    {name}：{' '.join(response) or '（什么也没写）'}")
+        text = f"{name}：{' '.join(response) or '（什么也没写）'}"
+        print(textwrap.fill(text, 70, initial_indent="    ", subsequent_indent="      "))
     good, unmasked, endless, headless = (results[name] for name in MASKS)
     print("观察：")
     observe(

@@ -42,6 +42,7 @@ SCRATCH_SEED = 73  # 没有预训练的模型的初始化
 
 def tune(model, vocab, examples, n_steps, seed):
     """在 examples 上走大约 n_steps 步（凑成整数轮），返回新模型。"""
+    check_int("微调用的示范条数", len(examples), 1)
     epochs = max(1, round(n_steps / math.ceil(len(examples) / 32)))
     sequences = [encode_example(vocab, e.prompt, e.response) for e in examples]
     return finetune(model, vocab, sequences, epochs, seed=seed, log=False)
@@ -125,7 +126,7 @@ def main():
          f"{cell['有', task, True][0]:.2f}"]
         for task in FACT_TASKS
     ]
-    print_table(["任务", "教过的 内容", "没教的 内容", "无预训练 教过的", "无预训练 没教的", "没教的 格式"], rows)
+    print_table(["任务", "教过的", "没教的", "无预训练 教过的", "无预训练 没教的", "没教的 格式"], rows)
     print("观察：")
     sound, bare = cell["有", "sound", True][1], cell["无", "sound", True][1]
     observe(
@@ -137,7 +138,7 @@ def main():
     taught = cell["有", "singular", False][1]
     observe(
         f"没教过的单数却答不出（{singular:.2f}），教过的有 {taught:.2f}。格式倒是对的（{form:.2f}）："
-        "它知道该答一个名词，就编一个。同样是 01 里填空全对的知识，换了问法就取不出来。",
+        "它知道该答一个名词，就编一个。语料里只有 one pig and two pigs 这个方向，反过来问就取不出来。",
         singular < 0.5 * taught and taught > 0.8 and form > 0.6,
     )
     observe(

@@ -129,7 +129,7 @@ def _check_constants():
 
 def generator(seed):
     """种子固定的随机数发生器，给 generate 的 gen 用。"""
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(check_int("seed", seed))
 
 
 # ==============================================================================
