@@ -44,13 +44,14 @@ from chat_lab import (
 )
 
 __all__ = [
-    "ALGORITHMS", "ANIMALS", "ASSISTANT", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K", "RM_PROMPTS",
-    "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int", "check_number",
-    "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "gumbel", "human_reward", "load_models",
-    "load_vocab", "mean", "noun_form", "observe", "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats",
-    "preference_data", "print_table", "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script",
-    "sample_responses", "score", "scored_support", "seq_logprob", "setup_torch", "support_of", "title", "train_dpo",
-    "train_pg", "train_reward_model",
+    "ALGORITHMS", "ANIMALS", "ASSISTANT", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
+    "RM_PROMPTS", "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int",
+    "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "gumbel",
+    "human_reward", "load_models", "load_vocab", "mean", "mean_stats", "noun_form", "observe", "on_support",
+    "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats", "preference_data", "print_table",
+    "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses", "score",
+    "scored_support", "seq_logprob", "setup_torch", "support_of", "title", "torch", "train_dpo", "train_pg",
+    "train_reward_model",
 ]
 
 PROMPT_SUBJECTS = [noun_form(animal, plural) for animal in ANIMALS for plural in (False, True)]  # 16 个主语
@@ -196,6 +197,18 @@ def policy_stats(pi, logp_ref, true_r, rm_r, valid):
             "valid": (pi @ valid).item()}
 
 
+def on_support(policy, vocab, subj, table):
+    """神经网络的策略 policy 在 subj 的支撑集 table 上的概率（精确值，归一，双精度）。"""
+    logp = _fixed_logprob(policy, vocab, [describe_prompt(subj)] * len(table.responses), table.responses)
+    return torch.softmax(logp.double(), -1)
+
+
+def mean_stats(tables, policies):
+    """每道题一张支撑集、一个策略：policy_stats 在各题上的平均。"""
+    stats = [policy_stats(pi, t.logp, t.true, t.rm, t.valid) for t, pi in zip(tables, policies)]
+    return {key: mean(s[key] for s in stats) for key in stats[0]}
+
+
 def entropy_bits(p):
     """熵 -Σ p·log2 p，单位 bit；0·log 0 = 0。"""
     return torch.special.entr(_vector(p).double()).sum().item() / math.log(2)
@@ -319,12 +332,6 @@ def pairs_of(rankings):
     ]
 
 
-def _margins(logp, logp_ref, beta):
-    """(2N,) 的 log π、log π_ref，前一半是赢家：隐式奖励 β·log(π/π_ref)，拆成 (赢家, 输家)。"""
-    implicit = beta * (logp - logp_ref)
-    return implicit[: len(implicit) // 2], implicit[len(implicit) // 2 :]
-
-
 def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):
     """
     DPO 的损失 -log σ(r̂(赢) - r̂(输)) 的平均，r̂(y) = β·log(π(y)/π_ref(y)) 是隐式奖励（implicit reward）。
@@ -334,17 +341,24 @@ def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):
     """
     check_number("beta", beta, 0, open_low=True)
     _check_equal_length(winners, losers)
-    prompts, responses = [*prompts, *prompts], [*winners, *losers]
-    logp_ref = _fixed_logprob(ref, vocab, prompts, responses)
-    win, lose = _margins(seq_logprob(policy, vocab, prompts, responses), logp_ref, beta)
+    logp_ref = _fixed_logprob(ref, vocab, [*prompts, *prompts], [*winners, *losers])
+    win, lose = _implicit_rewards(policy, vocab, prompts, winners, losers, logp_ref, beta)
     return -F.logsigmoid(win - lose).mean(), win.detach(), lose.detach()
 
 
-def train_dpo(policy, ref, vocab, pairs, beta, epochs=3, batch=64, lr=1e-4, seed=0, callback=None):
+def _implicit_rewards(policy, vocab, prompts, winners, losers, logp_ref, beta):
+    """(r̂(赢), r̂(输))，有梯度；赢家与输家在同一次前向里算。logp_ref 是 (2N,)，前一半是赢家。"""
+    logp = seq_logprob(policy, vocab, [*prompts, *prompts], [*winners, *losers])
+    return (beta * (logp - logp_ref)).chunk(2)
+
+
+def train_dpo(policy, ref, vocab, pairs, beta, epochs=3, batch=64, lr=1e-4, seed=0, callback=None, loss_fn=None):
     """
     就地训练 policy。pairs 的每一项以 (prompt, 赢的回答, 输的回答) 开头；每轮打乱一次。
 
-    【参数】callback(走完的轮数)。【边界】空的 pairs、β ≤ 0：ValueError。
+    π_ref 不变，所以每条回答的 log π_ref 只算一次。
+    【参数】callback(走完的轮数)；loss_fn(r̂(赢) - r̂(输)) → (N,) 的损失，默认是 DPO 的 -log σ。
+    【边界】空的 pairs、β ≤ 0：ValueError。
     """
     check_number("beta", beta, 0, open_low=True)
     check_int("pairs 的条数", len(pairs), 1)
@@ -352,14 +366,21 @@ def train_dpo(policy, ref, vocab, pairs, beta, epochs=3, batch=64, lr=1e-4, seed
     check_int("batch", batch, 1)
     check_number("lr", lr, 0)
     setup_torch()
+    loss_fn = loss_fn or (lambda margin: -F.logsigmoid(margin))
+    sides = [[(tuple(prompt), tuple(response)) for prompt, response in ((p[0], p[1]), (p[0], p[2]))] for p in pairs]
+    unique = list(dict.fromkeys(side for pair in sides for side in pair))
+    row = {side: i for i, side in enumerate(unique)}
+    logp_ref = _fixed_logprob(ref, vocab, *map(list, zip(*unique)))
     rng, order = random.Random(seed), list(range(len(pairs)))
     optimiser = torch.optim.Adam(policy.parameters(), lr=lr, fused=True)
     for epoch in range(1, epochs + 1):
         rng.shuffle(order)
         for at in range(0, len(order), batch):
-            prompts, winners, losers = zip(*(pairs[i][:3] for i in order[at : at + batch]))
-            loss, _, _ = dpo_loss(policy, ref, vocab, prompts, winners, losers, beta)
-            _update(policy, optimiser, loss)
+            part = order[at : at + batch]
+            prompts, winners, losers = zip(*(pairs[i][:3] for i in part))
+            known = logp_ref[[row[sides[i][k]] for k in (0, 1) for i in part]]
+            win, lose = _implicit_rewards(policy, vocab, prompts, winners, losers, known, beta)
+            _update(policy, optimiser, loss_fn(win - lose).mean())
         if callback:
             callback(epoch)
 

@@ -1,0 +1,195 @@
+"""
+================================================================================
+第 12 讲 · 04：奖励过度优化 —— 分数一直在涨，人早就不满意了
+================================================================================
+对应讲义：lectures/lecture12_rlhf.md 第 5 节
+（Gao et al. 2022；Stiennon et al. 2020；Singhal et al. 2023）
+
+【问题】RM 分数能推多高？推过头的时候，策略到底在写什么？
+
+【这里的设定】用 PPO 优化 RM，一路量 RM 分数和 r*。r* 在真实世界里看不见；这里看得见，
+所以看得到两条曲线在哪里分手。RM 的盲点在第 11 讲 06 里量过：它看不见主语写错、单复数不一致。
+简化：Gao et al. 用一个大 RM 充当"真的"奖励（gold），这里的 r* 是写下来的规则；
+他们的曲线要几千步、几十亿参数，这里几十步就走完。
+
+【公式】d = √KL(π || π_ref)，R 是 r* 比起点涨了多少。Gao et al. 给出两种不同的形状：
+    best-of-n   R = d·(α - β·d)
+    RL          R = d·(α - β·log d)
+这里的 α、β 是拟合的系数，与 KL 惩罚的 β 无关。
+
+运行时间：约 25 秒，需要 torch。
+"""
+import copy
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from rlhf_lab import (
+    PREFERENCE_SEEDS, RM_K, check_int, check_number, frozen_copy, load_models, mean, observe, print_table,
+    ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, title, train_pg, train_reward_model,
+)
+
+BETAS = (0.0, 0.05, 0.1, 0.3)  # 演示 1：KL 惩罚的系数，第一个是没有惩罚
+STEPS = 40  # PPO 走多少步
+EVERY = 5  # 每几步量一次
+BATCH = 64  # 每一步采样多少条
+LR = 3e-4  # 学习率（Adam）
+TRAIN_SEED = 1  # PPO 的随机种子
+EVAL_PROMPTS = 200  # 每次测量用多少道随机的题
+EVAL_SEED = 77  # 测量的随机种子
+RM_SIZES = (50, 200)  # 演示 3：只用这么多道题的偏好数据训练的 RM
+N_SHOWN = 3  # 演示 4：每个策略给看几条回答
+
+
+def optimise(sft, ref, rm, vocab, beta):
+    """PPO 优化 rm，返回曲线 [(步数, rollout_stats)]，第一项是起点。"""
+    policy, curve = copy.deepcopy(sft), []
+
+    def measure(step):
+        curve.append((step, rollout_stats(policy, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)))
+
+    measure(0)
+    train_pg(policy, ref, vocab, rm_reward(rm, vocab), STEPS, beta, "ppo", batch=BATCH, lr=LR, seed=TRAIN_SEED,
+             callback=measure, every=EVERY)
+    return curve
+
+
+def peak_of(curve):
+    """(步数, r*)：曲线上 r* 最高的那一点。"""
+    return max(((step, stats["true"]) for step, stats in curve), key=lambda point: point[1])
+
+
+def fit(curve, shape):
+    """
+    最小二乘拟合 R = d·(α - β·shape(d))，返回 (α, β, 均方根误差)。两个未知数，解 2×2 的方程。
+
+    d 太小的点（起点附近）不用：d = 0 处 R 与公式都是 0，什么也没说。
+    """
+    points = [(math.sqrt(max(0.0, s["kl"])), s["true"] - curve[0][1]["true"]) for _, s in curve[1:]]
+    points = [(d, gain) for d, gain in points if d > 0.1]
+    if len(points) < 3:
+        raise ValueError(f"STEPS / EVERY 应当大一些：拟合至少要 3 个离开起点的点，收到的是 {len(points)} 个")
+    xs = [(d, -d * shape(d)) for d, _ in points]
+    aa, ab, bb = (math.fsum(x[i] * x[j] for x in xs) for i, j in ((0, 0), (0, 1), (1, 1)))
+    ay, by = (math.fsum(x[i] * gain for x, (_, gain) in zip(xs, points)) for i in (0, 1))
+    det = aa * bb - ab * ab
+    alpha, beta = (ay * bb - by * ab) / det, (by * aa - ay * ab) / det
+    errors = [(gain - alpha * x[0] - beta * x[1]) ** 2 for x, (_, gain) in zip(xs, points)]
+    return alpha, beta, math.sqrt(mean(errors))
+
+
+def true_at_kl(curve, kl):
+    """曲线上 KL 第一次到 kl 时的 r*（两点之间按直线算）；一直没到时是最后一点。"""
+    for (_, a), (_, b) in zip(curve, curve[1:]):
+        if a["kl"] <= kl <= b["kl"]:
+            share = (kl - a["kl"]) / max(b["kl"] - a["kl"], 1e-9)
+            return a["true"] + share * (b["true"] - a["true"])
+    return curve[-1][1]["true"]
+
+
+def main():
+    check_int("EVERY", EVERY, 1)
+    check_int("STEPS", STEPS, 4 * EVERY)
+    check_int("EVAL_PROMPTS", EVAL_PROMPTS, 4)
+    check_int("N_SHOWN", N_SHOWN, 1, 4)
+    check_number("LR", LR, 0, 0.01, open_low=True)
+    for size in RM_SIZES:
+        check_int("RM_SIZES 的每一项", size, 1)
+    for beta in BETAS:
+        check_number("BETAS 的每一项", beta, 0)
+    setup_torch()
+
+    title("演示 1：没有 KL 惩罚（第一个 β），RM 分数与 r* 在哪里分手")
+    sft, rm, vocab = load_models()
+    ref = frozen_copy(sft)
+    curves = {beta: optimise(sft, ref, rm, vocab, beta) for beta in BETAS}
+    free, tight = curves[BETAS[0]], curves[BETAS[-1]]
+    rows = [
+        [str(step), *(f"{stats[key] + 0.0:.2f}" for key in ("kl", "rm", "true", "valid"))] for step, stats in free
+    ]
+    print_table(["步", "KL", "RM", "r*", "合格"], rows)
+    peak = peak_of(free)
+    start, end = free[0][1], free[-1][1]
+    at_peak = dict(free)[peak[0]]
+    print("观察：")
+    observe(
+        f"RM 分数从 {start['rm']:.2f} 升到 {end['rm']:.2f}，到最后还在涨（r* 到顶的时候是 {at_peak['rm']:.2f}）。",
+        end["rm"] > at_peak["rm"] > start["rm"],
+    )
+    observe(
+        f"r* 在第 {peak[0]} 步到顶（{peak[1]:.2f}），最后是 {end['true']:.2f}，比起点的 {start['true']:.2f} 还低："
+        f"合格的只剩 {end['valid']:.2f}。",
+        peak[1] > start["true"] + 0.3 and end["true"] < start["true"],
+    )
+
+    title(f"演示 2：KL 惩罚有用吗（都走 {STEPS} 步）")
+    rows = []
+    for beta in BETAS:
+        step, best = peak_of(curves[beta])
+        last = curves[beta][-1][1]
+        rows.append([f"{beta:g}", *(f"{last[key]:.2f}" for key in ("kl", "rm", "true", "valid")), f"{best:.2f}",
+                     str(step), f"{true_at_kl(free, last['kl']):.2f}"])
+    print_table(["β", "KL", "RM", "r*", "合格", "最高的 r*", "在第几步", f"β = {BETAS[0]:g} 同 KL 的 r*"], rows)
+    rl, bon = fit(free, math.log), fit(free, lambda d: d)
+    print("观察：")
+    observe(
+        f"β = {BETAS[-1]:g} 把 KL 压在 {tight[-1][1]['kl']:.1f}，r* 停在 {tight[-1][1]['true']:.2f}，没有塌；"
+        f"没有惩罚的走到 KL {end['kl']:.1f}，r* 是 {end['true']:.2f}。",
+        tight[-1][1]["kl"] < 0.5 * end["kl"] and tight[-1][1]["true"] > start["true"] + 0.3 > end["true"] + 0.3,
+    )
+    observe(
+        "Gao et al.（2022）说 KL 惩罚只像早停：同样的 KL 上，有没有惩罚 r* 差不多。看最后一列与“r*”一列："
+        + "；".join(f"β = {row[0]} 是 {row[3]} 对 {row[-1]}" for row in rows[1:])
+        + "。他们自己也说这一条可能随超参数变。"
+    )
+    observe(
+        f"Gao et al. 的 RL 公式拟合这条曲线：α = {rl[0]:.2f}，β = {rl[1]:.2f}，误差 {rl[2]:.2f}；"
+        f"best-of-n 的公式：α = {bon[0]:.2f}，β = {bon[1]:.2f}，误差 {bon[2]:.2f}。"
+        "两个都只有两个系数，这条曲线太短，分不出谁对。"
+    )
+    observe("两个公式都给出向下弯的曲线：拟合的 β 都是正的。", rl[1] > 0 and bon[1] > 0)
+
+    title("演示 3：RM 的训练数据少一些（没有 KL 惩罚）")
+    rankings = ranked_answers(sft, vocab, max(RM_SIZES), RM_K, *PREFERENCE_SEEDS)
+    by_size = {}
+    for size in sorted(RM_SIZES):
+        small = train_reward_model(sft, vocab, rankings[:size], log=False).requires_grad_(False)
+        by_size[f"{size} 道题"] = optimise(sft, ref, small, vocab, BETAS[0])
+    by_size["第 11 讲的 RM"] = free
+    rows = []
+    for name, curve in by_size.items():
+        step, best = peak_of(curve)
+        rows.append([name, f"{best:.2f}", str(step), f"{mean(s['true'] for _, s in curve[1:]):.2f}",
+                     f"{curve[-1][1]['true']:.2f}", f"{curve[-1][1]['valid']:.2f}", f"{curve[-1][1]['kl']:.1f}"])
+    print_table(["RM 的偏好数据", "最高的 r*", "在第几步", "一路平均的 r*", "最后的 r*", "合格", "KL"], rows)
+    worst = by_size[rows[0][0]]
+    print("观察：")
+    observe(
+        f"数据越少，塌得越早、越深：{rows[0][0]}的 RM 一路平均的 r* 是 {rows[0][3]}，最高也只到 {rows[0][1]}；"
+        f"{rows[-1][0]}是 {rows[-1][3]}，到过 {rows[-1][1]}。",
+        float(rows[0][3]) < float(rows[-1][3]) - 0.3 and peak_of(worst)[1] < peak[1],
+    )
+
+    title("演示 4：推过头的策略在写什么（同样的几道题）")
+    shown = [("起点", start), (f"β = {BETAS[-1]:g}", tight[-1][1]), (f"β = {BETAS[0]:g}", end)]
+    rows = []
+    for name, stats in shown:
+        for text in stats["examples"][:N_SHOWN]:
+            rows.append([name, text if len(text) < 60 else text[:57] + "..."])
+    print_table(["策略", "回答"], rows)
+    words = {name: mean(len(text.split()) for text in stats["examples"]) for name, stats in shown}
+    print("观察：")
+    observe(
+        f"没有惩罚的策略（合格 {end['valid']:.2f}）堆形容词、加地点，主语和单复数就随它去了（这几条平均 "
+        f"{words[shown[-1][0]]:.0f} 个词，起点 {words['起点']:.0f} 个）：它去的正是 RM 看不见的地方。",
+        end["valid"] < 0.6,
+    )
+    observe(
+        "Singhal et al.（2023）在真实的 RLHF 里量过：只用“回答有多长”当奖励，就能得到大半的胜率；"
+        "WebGPT 上 PPO 把长度从 100 推到 230 个 token。"
+    )
+
+
+if __name__ == "__main__":
+    run_script(main)
