@@ -18,7 +18,7 @@
 【公式】P(模板) = 1 / (1 + exp(-gate))，log P(模板) 对 gate 的导数是 1 - P，log P(解题) 的是 -P。
 代理奖励 = P(模板) + (1 - P(模板))·正确率：两条路都能让它上升，一条要学十几种语境，另一条只要学一个数。
 
-运行时间：约 3 秒，只用标准库。
+运行时间：约 2.5 秒，只用标准库。
 """
 import math
 import random
@@ -36,7 +36,7 @@ BASE_SIZE = 1e9  # 基座模型的参数量
 TEMPLATE_P = 0.02  # 训练开始时写模板的概率
 GROUP, BATCH = 8, 16  # 每题采样几次；每步几道题
 STEPS = 60  # 训练多少步
-SHOW_EVERY = 5  # 每几步评测一次
+EVAL_EVERY = 5  # 每几步评测一次；表里隔一次显示一次
 LR = 2.0  # 学习率
 LRS = (1.0, 2.0, 4.0)  # 演示 2 比较的学习率，从小到大
 SHARES = (0.05, 0.1, 0.2)  # 演示 3 比较的抽查比例，从小到大
@@ -93,7 +93,7 @@ def train(hole, train_set, test_set, share=0.0, lr=None):
     model = Cheater(BASE_SIZE, math.log(TEMPLATE_P / (1 - TEMPLATE_P)) if hole == "格式" else None)
     history = []
     for step in range(STEPS + 1):
-        if step % SHOW_EVERY == 0:
+        if step % EVAL_EVERY == 0:
             proxy, true = measure(model, hole, test_set, eval_rng)
             history.append({"step": step, "proxy": proxy, "true": true, "template": model.p_template})
         grads, gate_grad, probs, p = {}, 0.0, {}, model.p_template
@@ -131,13 +131,15 @@ def first_step(history, holds):
 
 
 def main():
-    for name in ("STEPS", "SHOW_EVERY", "N_EVAL", "SFT_ROUNDS"):
-        check_int(name, globals()[name], 1, STEPS if name == "SHOW_EVERY" else None)
+    for name in ("STEPS", "EVAL_EVERY", "N_EVAL", "SFT_ROUNDS"):
+        check_int(name, globals()[name], 1, STEPS if name == "EVAL_EVERY" else None)
     check_int("GROUP", GROUP, 2)
     check_int("BATCH", BATCH, 1, N_TRAIN)
     for name, values in (("LR", (LR,)), ("LRS", LRS)):
         for value in values:
             check_number(name, value, 0)
+    if not (LRS and SHARES):
+        raise ValueError(f"LRS 和 SHARES 应当至少各有一个数，收到的是 {LRS!r} 和 {SHARES!r}")
     for value in SHARES:
         check_number("SHARES", value, 0, 1)
     if not 0 < TEMPLATE_P < 1:
@@ -149,7 +151,7 @@ def main():
     loose, strict = (train("个位", train_set, test_set, share) for share in (0.0, 1.0))
     rows = [
         [a["step"], f"{a['proxy']:.3f}", f"{a['true']:.3f}", f"{a['proxy'] - a['true']:.3f}", f"{b['true']:.3f}"]
-        for a, b in zip(loose, strict)
+        for a, b in zip(loose[::2], strict[::2])
     ]
     print_table(["步数", "代理奖励", "真实正确率", "差", "精确核对训练的真实正确率"], rows)
     sft_proxy, sft_true = imitate(train_set, test_set)
@@ -171,7 +173,7 @@ def main():
     runs = {lr: train("格式", train_set, test_set, lr=lr) for lr in LRS}
     rows = [
         [h[0]["step"], *(f"{x['proxy']:.2f} / {x['true']:.2f} / {x['template']:.2f}" for x in h)]
-        for h in zip(*runs.values())
+        for h in list(zip(*runs.values()))[::2]
     ]
     print("  每格：代理奖励 / 真实正确率 / P(模板)")
     print_table(["步数", *(f"学习率 {lr:g}" for lr in LRS)], rows)

@@ -607,7 +607,7 @@ def test_exact_checks_everywhere_leave_no_hole(hacking, monkeypatch):
 def test_gate_gradient_is_the_slope_of_the_reward(hacking, monkeypatch):
     """一步训练后 gate 的方向：模板一律通过、解题全错时，P(模板) 上升。"""
     monkeypatch.setattr(hacking, "STEPS", 1)
-    monkeypatch.setattr(hacking, "SHOW_EVERY", 1)
+    monkeypatch.setattr(hacking, "EVAL_EVERY", 1)
     monkeypatch.setattr(hacking, "TEMPLATE_P", 0.5)
     monkeypatch.setattr(hacking, "BASE_SIZE", 1.0)  # 极小的模型：几乎不会做对
     problems = make_problem_set(random.Random(1), 40, 4, 6)
