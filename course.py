@@ -18,24 +18,29 @@
 这个 Python 里有就直接用；没有，就在旁边建一个 .venv 装一次（要联网）。
 
 退出码：0 一切正常；1 有脚本失败、有结论不成立或装不上需要的包；2 命令写错了；130 按了 Ctrl-C。
+test 的退出码就是 pytest 的。
 """
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036  放在最前面：旧的 Python 也要能看到这句话
+    sys.exit(f"这门课需要 Python 3.10 或更新的版本，现在是 {sys.version.split()[0]}。")
+
 import ast
 import difflib
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
-import sys
 import time
+import venv
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-if sys.version_info < (3, 10):  # noqa: UP036  旧的 Python 也要能看到这句话
-    sys.exit(f"这门课需要 Python 3.10 或更新的版本，现在是 {sys.version.split()[0]}。")
-
+sys.dont_write_bytecode = True  # 前门自己不留 __pycache__，clean 之后才真的干净
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "lecture01"))
 from toy_llm import pad, print_table, run_script
@@ -46,6 +51,7 @@ RUN_TIME = ("requirements.txt", ("torch",))  # (requirements 文件, 要能导�
 DEV_TOOLS = ("requirements-dev.txt", ("pytest", "xdist", "pytest_timeout", "hypothesis", "filelock", "cogapp"))
 CACHE_NAMES = (".cache", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis")
 CLAIM = re.compile(r"^  (√ |× 这一次没有出现：)", re.M)  # observe 打印的结论
+FAILED = re.compile(r"^  × 这一次没有出现：.*(?:\n    .*)*", re.M)  # 不成立的一条，连同折下来的行
 
 
 class UsageError(Exception):
@@ -96,26 +102,37 @@ def find_scripts(lectures=()):
     scripts = [read_script(path) for path in sorted(ROOT.glob("lecture[0-9][0-9]/[0-9][0-9]_*.py"))]
     known = sorted({script.lecture for script in scripts})
     for lecture in lectures:
-        if lecture not in map(str, known):
-            raise UsageError(f"没有第 {lecture} 讲。有的是：{'、'.join(map(str, known))}")
-    return [script for script in scripts if not lectures or str(script.lecture) in lectures]
+        if lecture.lstrip("0") not in map(str, known):
+            raise UsageError(f"没有第“{lecture}”讲。有的是：{'、'.join(map(str, known))}")
+    wanted = {lecture.lstrip("0") for lecture in lectures}
+    return [script for script in scripts if not wanted or str(script.lecture) in wanted]
 
 
 def find_one(query):
-    """编号（6.2、06/02）、路径或名字的一部分 → 那一个脚本；找不到或不止一个时 UsageError。"""
+    """
+    编号（6.2、06/02）、路径或名字的一部分 → 那一个脚本的相对路径；找不到或不止一个时 UsageError。
+    工具箱（toy_llm 等）写全名也能运行。
+    """
     scripts = find_scripts()
-    code = re.fullmatch(r"(?:lecture)?0*(\d+)[./]0*(\d+)", query)
+    query = query.strip()
+    code = re.fullmatch(r"(?:lecture)?0*(\d{1,3})(?:[./]0*(\d{1,3}))?", query, re.ASCII)
+    stem = Path(query).stem
     if code:
-        hits = [s for s in scripts if (s.lecture, s.number) == (int(code[1]), int(code[2]))]
-    elif query.isdigit():
-        hits = [s for s in scripts if s.lecture == int(query)]
-    else:
-        name = query.replace("\\", "/").removeprefix("./").removesuffix(".py")
+        hits = [s for s in scripts if s.lecture == int(code[1]) and code[2] in (None, str(s.number))]
+    elif Path(query).resolve() in (ROOT / s.path for s in scripts):
+        return Path(query).resolve().relative_to(ROOT).as_posix()
+    elif re.search(r"\w", query):
+        name = query.replace("\\", "/").removeprefix("./").removesuffix(".py").lower()
         hits = [s for s in scripts if name in s.path.removesuffix(".py") or query in s.title]
-        exact = [s for s in hits if re.sub(r".*/|\.py$|^\d\d_", "", s.path)[3:] == name]
+        exact = [s for s in hits if Path(s.path).stem[3:] == name]
         hits = exact if len(exact) == 1 else hits
+        toolboxes = sorted(ROOT.glob(f"lecture[0-9][0-9]/{re.sub(r'[^A-Za-z_]', '', stem)}.py"))
+        if not hits and toolboxes:
+            return toolboxes[0].relative_to(ROOT).as_posix()
+    else:
+        hits = []
     if len(hits) == 1:
-        return hits[0]
+        return hits[0].path
     if hits:
         lines = [f"“{query}”不止一个，写得再具体些："] + [f"  {s.code:5} {s.path}" for s in hits]
     else:
@@ -151,13 +168,15 @@ def python_with(*requirements):
         return sys.executable
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     stamps = {req: VENV / f"installed-{file_hash(ROOT / req[0])}" for req in requirements}
-    if all(stamp.exists() for stamp in stamps.values()) and python.exists():
+    if all(stamp.exists() for stamp in stamps.values()) and can_import(python, requirements):
         return str(python)
+    for stamp in stamps.values():
+        stamp.unlink(missing_ok=True)  # 章在、包不在：有人动过 .venv，重新安装
     names = "、".join(req[0] for req in requirements)
     print(f"第一次用到 {names} 里的包：在 {VENV} 里安装，只需一次。", file=sys.stderr, flush=True)
     try:
-        if not python.exists() or subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
-            subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True, stdout=sys.stderr)
+        if not can_import(python, [("", ("pip",))]):
+            venv.create(VENV, clear=True, with_pip=True)
         for req, stamp in stamps.items():
             if not stamp.exists():
                 install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", ROOT / req[0]]
@@ -167,10 +186,34 @@ def python_with(*requirements):
         modules = "、".join(module for req in missing for module in req[1])
         raise SetupError(
             f"缺少 {modules}，安装没有成功（{type(error).__name__}，原因见上面的输出）。\n"
-            "多半是没有网络；Debian、Ubuntu 上也可能是缺少 python3-venv 这个系统包。\n"
+            "多半是没有网络，或文件夹不能写；Debian、Ubuntu 上也可能是缺少 python3-venv 这个系统包。\n"
             "第 1、2、4、6 讲不需要安装任何东西：python3 course.py all 1 2 4 6"
         ) from None
     return str(python)
+
+
+def can_import(python, requirements):
+    """解释器 python 在不在，能不能找到 requirements 里的全部模块。"""
+    modules = [module for req in requirements for module in req[1]]
+    code = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {modules!r})))"
+    return python.exists() and subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+
+
+def call(command, **options):
+    """
+    运行子进程，等它结束，返回退出码。Ctrl-C 时终端已经把信号也给了它：等它自己收拾完，等不到再结束它。
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                process.wait(3)
+            finally:
+                process.kill()
+            raise
+        finally:
+            process.kill()  # SIGTERM 之类：不留下没人管的子进程；已经结束时什么也不做
 
 
 def file_hash(path):
@@ -180,7 +223,7 @@ def file_hash(path):
 def rerun_with(*requirements):
     """换到装好了 requirements 的解释器里，用同样的参数重新运行 course.py；已经在里面时返回 None。"""
     python = python_with(*requirements)
-    return None if python == sys.executable else subprocess.call([python, str(ROOT / "course.py"), *sys.argv[1:]])
+    return None if python == sys.executable else call([python, str(ROOT / "course.py"), *sys.argv[1:]])
 
 
 def needs_torch(path):
@@ -212,8 +255,8 @@ def cmd_list():
 def cmd_run(*queries):
     if len(queries) != 1:
         raise UsageError("run 后面写一个脚本，例如：python3 course.py run 6.2")
-    script = find_one(queries[0])
-    return subprocess.call([python_for(script.path), str(ROOT / script.path)])
+    path = find_one(queries[0])
+    return call([python_for(path), str(ROOT / path)])
 
 
 def cmd_all(*lectures):
@@ -246,7 +289,8 @@ def run_and_count(script):
         return [script.path, "-", "-", "-"], [f"{script.path} 没有运行：{error}"]
     marks = [mark.strip()[0] for mark in CLAIM.findall(done.stdout)]
     row = [script.path, f"{time.perf_counter() - started:.1f}", marks.count("√"), marks.count("×")]
-    trouble = [f"{script.path}：{line.strip()}" for line in done.stdout.splitlines() if line.startswith("  × 这一次")]
+    failed = [text.replace("\n    ", "").strip() for text in FAILED.findall(done.stdout)]
+    trouble = [f"{script.path}：{text}" for text in failed]
     if done.returncode:
         trouble.append(f"{script.path} 失败（退出码 {done.returncode}）：\n{done.stderr.strip()}")
     return row, trouble
@@ -254,7 +298,7 @@ def run_and_count(script):
 
 def cmd_test(*options):
     python = python_with(RUN_TIME, DEV_TOOLS)
-    return subprocess.call([python, "-m", "pytest", "-n", "auto", *options], cwd=ROOT)
+    return call([python, "-m", "pytest", "-n", "auto", *options], cwd=ROOT)
 
 
 def cmd_notes(*options):
@@ -281,15 +325,21 @@ def cmd_notes(*options):
 
 def cmd_clean():
     found = [path for name in CACHE_NAMES for path in sorted(ROOT.rglob(name)) if VENV not in path.parents]
+    failed = []
     for path in found:
-        shutil.rmtree(path)
-        print(f"删除了 {path.relative_to(ROOT).as_posix()}/")
-    print("缓存已清空。" if found else "没有缓存。")
-    return 0
+        name = path.relative_to(ROOT).as_posix()
+        try:
+            path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+            print(f"删除了 {name}/")
+        except OSError as error:
+            failed.append(name)
+            print(f"删不掉 {name}/：{error}", file=sys.stderr)
+    print("没有缓存。" if not found else "有的缓存没有删掉。" if failed else "缓存已清空。")
+    return 1 if failed else 0
 
 
 def cmd_help():
-    print(__doc__.strip())
+    print((__doc__ or "python3 -OO 会去掉说明，请不要用 -OO。").strip())
     return 0
 
 
@@ -304,6 +354,8 @@ def refresh(text):
     """运行文中每个 cog 块，返回更新后的全文。"""
     from cogapp import Cog
 
+    for path in re.findall(r'\[\[\[cog recorded\("([^"]+)"', text):
+        script_output(path)  # 先把脚本跑完：Ctrl-C 和脚本的错误不会被 cogapp 裹上一层
     cog = Cog()
     cog.options.prologue = "from course import recorded, script_map"
     cog.options.include_path = [str(ROOT)]
@@ -382,6 +434,7 @@ COMMANDS = {
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # 被 kill 时也照常收拾子进程
     name, *options = sys.argv[1:] or ["list"]
     try:
         if name not in COMMANDS:

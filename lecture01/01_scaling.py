@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    ToyLLM, bar, check_int, check_number, fmt_size, make_problem_set, mean, observe, pad, path_probs,
-    print_table, run_script, title,
+    ToyLLM, bar, check_ascending, check_int, check_number, fmt_size, make_problem_set, mean, observe, pad,
+    path_probs, print_table, run_script, title,
 )
 
 SIZES = (1e7, 1e8, 1e9, 1e10, 1e11, 1e12)  # 模型的参数量，相邻两个差 10 倍
@@ -74,8 +74,8 @@ def bar_cell(x, width=15):
 
 
 def main():
-    if len(SIZES) < 4 or len(STEPS) < 2:
-        raise ValueError(f"SIZES 至少 4 个、STEPS 至少 2 个，收到的是 {len(SIZES)} 个和 {len(STEPS)} 个")
+    check_ascending("SIZES", SIZES, 4)
+    check_ascending("STEPS", STEPS)
     check_number("THRESHOLD", THRESHOLD, 0, 1, open_low=True)
     check_number("RARE", RARE, 0, 1)
     check_int("SMALL_TEST", SMALL_TEST, 1)

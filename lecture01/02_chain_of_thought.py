@@ -26,13 +26,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    NO_COT_PENALTY, ToyLLM, check_int, make_problem_set, mean, observe, path_probs, print_table, run_script, title,
+    NO_COT_PENALTY, ToyLLM, check_ascending, check_int, make_problem_set, mean, observe, path_probs, print_table,
+    run_script, title,
 )
 
 SIZE = 1e11  # 演示 1、3 用的模型的参数量
 STEPS = (1, 2, 3, 4, 6, 8)  # 演示 1 的题目步数
 SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)  # 演示 2 的模型的参数量，从小到大
 LONG = 8  # 演示 2、3 的题目步数
+MAX_STEPS = 30  # 题目最多几步：再长，直接答的概率小到浮点数装不下
 N_PROBLEMS = 200  # 每种步数出多少道题
 SEED = 20  # 出题的随机种子
 
@@ -55,9 +57,9 @@ def price(n_steps, gain):
 
 
 def main():
-    check_int("LONG", LONG, 2)
-    if len(STEPS) < 2 or len(SIZES) < 2:
-        raise ValueError(f"STEPS 与 SIZES 各至少 2 个，收到的是 {len(STEPS)} 个和 {len(SIZES)} 个")
+    check_int("LONG", LONG, 2, MAX_STEPS)
+    check_ascending("SIZES", SIZES)
+    check_int("STEPS 里最大的数", check_ascending("STEPS", STEPS)[-1], 1, MAX_STEPS)
     name = ToyLLM(SIZE).name
 
     title(f"演示 1：题目越长，思维链越值 —— {name} 的模型")

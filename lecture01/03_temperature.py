@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    OP_SIGNS, ToyLLM, check_int, check_number, make_problem_set, mean, observe, path_probs, print_table, run_script,
-    title,
+    OP_SIGNS, ToyLLM, check_ascending, check_choice, check_int, check_number, make_problem_set, mean, observe,
+    path_probs, print_table, run_script, title,
 )
 
 SIZE = 3e9  # 模型的参数量
@@ -64,8 +64,11 @@ def solved_in_tries(model, problem, temperature, n_tries, rng):
 
 
 def main():
-    for k in KS:
-        check_int("KS", k, 1)
+    for k in check_ascending("KS", KS):
+        check_int("KS 里的每个 k", k, 1)
+    check_ascending("TEMPERATURES", TEMPERATURES, 3, low=0)
+    op, a, b = TRAP_STEP
+    check_choice("TRAP_STEP 的运算", op, OP_SIGNS)
     check_int("N_TRIES", N_TRIES, 1)
     model = ToyLLM(SIZE)
 
@@ -132,7 +135,6 @@ def main():
         solved[0] == 0 and solved[MILD_T] > 0.7,
     )
 
-    op, a, b = TRAP_STEP
     title(f"演示 3：温度只压平，不换位 —— 陷阱步 {a} {OP_SIGNS[op]} {b}")
     temperatures = [t for t in TEMPERATURES if t > 0]
     step = {t: model.step_probs(op, a, b, 0, t) for t in temperatures}

@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    ToyLLM, check_int, check_number, make_problem_set, mean, observe, pass_at_k, path_probs, print_table, run_script,
-    title,
+    ToyLLM, check_ascending, check_int, check_number, make_problem_set, mean, observe, pass_at_k, path_probs,
+    print_table, run_script, title,
 )
 
 P_TRUE = 0.1  # 演示 1、2：这道题单次做对的概率
@@ -95,9 +95,9 @@ def main():
     check_number("P_TRUE", P_TRUE, 0, 1, open_low=True)
     check_int("K", K, 1)
     check_int("N", N, 1, N_LIMIT)
-    for n in NS:
+    for n in check_ascending("NS", NS):
         check_int("NS 里的每个 n", n, K, N_LIMIT)
-    for k in KS:
+    for k in check_ascending("KS", KS):
         check_int("KS 里的每个 k", k, 1, N)
 
     title(f"演示 1：n 越大越准 —— p = {P_TRUE:g}，估计 pass@{K}，真值 {truth(P_TRUE, K):.3f}")

@@ -83,6 +83,17 @@ def check_number(name, value, low=None, high=None, open_low=False):
     return value
 
 
+def check_ascending(name, values, at_least=2, low=None):
+    """检查 values 至少有 at_least 个有限的数（给了 low 时都 ≥ low）、从小到大、不重复，返回它；否则 ValueError。"""
+    if not isinstance(values, (tuple, list)) or len(values) < at_least:
+        raise ValueError(f"{name} 应当是至少 {at_least} 个数，收到的是 {values!r}")
+    for value in values:
+        check_number(f"{name} 里的数", value, low)
+    if any(a >= b for a, b in zip(values, values[1:])):
+        raise ValueError(f"{name} 应当从小到大、不重复，收到的是 {values!r}")
+    return values
+
+
 def check_choice(name, value, allowed):
     """检查 value 是 allowed 里的一个，返回它；否则 ValueError，列出允许的值。"""
     if value not in allowed:

@@ -9,8 +9,14 @@ for folder in ("lecture01", "lecture02", "lecture04", "lecture06", "lecture11", 
     sys.path.insert(0, str(ROOT / folder))
 
 
+def positive(text):
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise pytest.UsageError(f"--reseed 后面写一个正整数，收到的是 {text}")
+    return int(text)
+
+
 def pytest_addoption(parser):
-    parser.addoption("--reseed", type=int, default=0, metavar="N", help="只数结论：每个标准库脚本换 N 次种子")
+    parser.addoption("--reseed", type=positive, default=0, metavar="N", help="只数结论：每个标准库脚本换 N 次种子")
     parser.addoption("--slow", action="store_true", help="平时的测试，再加上标了 slow 的")
 
 

@@ -1,4 +1,5 @@
 """课程的前门 course.py：列出、找脚本、全部运行、出错时说的话、没有网络、Ctrl-C。"""
+import ast
 import os
 import re
 import shutil
@@ -68,16 +69,22 @@ def test_list_names_every_script_with_question_and_time():
 
 
 @pytest.mark.parametrize(
-    "query", ["1.1", "01/01", "1/1", "lecture01/01", "lecture01/01_scaling.py", "scaling", "01_scaling"]
+    "query",
+    ["1.1", "01/01", "1/1", "lecture01/01", "lecture01/01_scaling.py", "scaling", "01_scaling", " 1.1 ", "SCALING",
+     "./lecture01/01_scaling.py", str(ROOT / "lecture01" / "01_scaling.py"), "平滑还是突变"],
 )
 def test_run_finds_a_script_by_number_path_or_name(query):
-    assert course.find_one(query).path == "lecture01/01_scaling.py"
+    assert course.find_one(query) == "lecture01/01_scaling.py"
 
 
-@pytest.mark.parametrize("query", ["9.9", "没有这个", "1.77"])
+def test_run_takes_a_toolbox_by_its_full_name():
+    assert course.find_one("toy_llm") == course.find_one("toy_llm.py") == "lecture01/toy_llm.py"
+
+
+@pytest.mark.parametrize("query", ["9.9", "没有这个", "1.77", "²", "1²", "9" * 5000 + ".1", ".", "", "..", "[x]*"])
 def test_unknown_script_says_what_there_is(query):
     done = front_door("run", query)
-    assert done.returncode == 2 and query in done.stderr and "01_scaling.py" in done.stderr
+    assert done.returncode == 2 and query in done.stderr and "lecture01/01_scaling.py" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -124,6 +131,8 @@ def test_all_ends_1_when_a_claim_fails_or_a_script_crashes(small_course):
     write(2, 'observe("太阳从西边出来", False)')
     done = front_door("all", "1", root=root)
     assert done.returncode == 1 and "太阳从西边出来" in done.stdout
+    write(2, 'observe("很长的一句话，" * 12 + "句末", False)')
+    assert "句末" in front_door("all", root=root).stdout
     write(2, 'raise ValueError("坏了")')
     done = front_door("all", root=root)
     assert done.returncode == 1 and "坏了" in done.stdout and "01_tiny.py" in done.stdout
@@ -192,6 +201,30 @@ def test_ctrl_c_is_quiet_and_leaves_no_child(small_course, args):
     assert process.returncode == 130 and b"Traceback" not in stderr
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX 的信号")
+def test_killing_the_front_door_takes_its_child_along(small_course):
+    root, write = small_course
+    write(2, 'print("go", flush=True); import time; time.sleep(60)')
+    with subprocess.Popen(
+        [sys.executable, root / "course.py", "run", "1.2"], stdout=subprocess.PIPE, start_new_session=True,
+    ) as process:
+        while b"go" not in process.stdout.readline():
+            pass
+        process.terminate()
+        process.wait(20)
+    assert process.returncode == 143
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_old_pythons_get_one_sentence():
+    """版本检查在任何新语法、新模块之前：文件的开头到检查为止，能用 Python 3.6 的语法解析。"""
+    text = (ROOT / "course.py").read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 6))
+    kinds = [type(node).__name__ for node in tree.body[:3]]
+    assert kinds == ["Expr", "Import", "If"] and tree.body[1].names[0].name == "sys"
 
 
 def test_requirements_pin_torch_only():
