@@ -154,11 +154,11 @@ def policies_for(model, habits):
 
 
 def main():
-    for name in ("MALFORMED", "MALFORMED_MAX", "RECOVER"):
+    for name in ("MALFORMED", "MALFORMED_MAX", "RECOVER", "UNSURE", "KEPT_SHARE"):
         check_number(name, globals()[name], 0, 1)
     check_number("FLOOR", FLOOR, 0, 1, open_low=True)
     check_number("TAU", TAU)
-    check_number("KEPT_SHARE", KEPT_SHARE)
+    check_number("LEARNER", LEARNER, 0, open_low=True)
     check_int("REPEATS", REPEATS, 1)
 
     title("演示 1：同一步，对的算式和错误规则的算式，计算器都照算")

@@ -34,14 +34,14 @@ from tts_tools import (
 )
 
 GROUPS = {"错得分散": 0.6, "错得一致": -0.3}  # 两类题里 "correct" 的 logit
-LOGIT_BUG = 1
+LOGIT_BUG = 0.0  # "bug" 的 logit
 LOGIT_CARELESS = -0.3  # "careless" 的 logit
 SLIPS = (1, 2)  # 手滑时这一行多算几元，任选一个
 SLIPS_OTHERS = (1, 2, 3, 4, 5, 6)  # 别的模型多算几元
 INPUTS = tuple(range(1, 61))  # 全部输入：在它们上面都对才算对
 N_TASKS = 15  # 演示 1：每类多少道题
 N_RULES = 5  # 演示 1：一道题几条规则
-KS = (10, 30, 100, 300)  # 演示 1：采样多少个程序
+KS = (20, 60, 200, 600)
 SUBMIT = 10  # 演示 1：许交几个
 N_PUBLIC = 2  # 演示 1：公开测试的个数
 N_GENERATED = 12  # 演示 1：聚类用的输入个数（模型编的，没有答案）
