@@ -20,6 +20,7 @@ G 就是 GROUP。标准差是总体的（除以 G，ddof 0），论文的公式�
 
 运行时间：约 1.5 秒，只用标准库。
 """
+import math
 import random
 import sys
 from pathlib import Path
@@ -47,8 +48,7 @@ TRAIN_SEED = 152  # 训练的随机种子，每次训练各从它开始
 COMPARE_SEED, ADVANTAGE_SEED = 153, 154  # 演示 2 评测的随机种子；量训练开始时 |A| 的随机种子
 N_ADVANTAGE = 100  # 用前多少道训练题量 |A|
 TEMPERATURES = (1.0, 0.7, 0.4)  # 演示 2：基座模型的三种采样温度
-N_SAMPLES = 16  # 演示 2：每题采样几次，也是 pass@k 最大的 k
-N_ENTROPY = 60  # 演示 2：熵在前多少道测试题上量
+N_SAMPLES, N_ENTROPY = 16, 60  # 演示 2：每题采样几次，也是 pass@k 最大的 k；熵在前多少道测试题上量
 
 
 def advantages(method, rewards, state):
@@ -72,7 +72,7 @@ def advantages(method, rewards, state):
     if method == "rloo":
         total = sum(rewards)
         return [r - (total - r) / (n - 1) for r in rewards]
-    std = mean((r - average) ** 2 for r in rewards) ** 0.5
+    std = math.sqrt(mean((r - average) ** 2 for r in rewards))
     return [(r - average) / (std + EPSILON) for r in rewards]
 
 

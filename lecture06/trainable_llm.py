@@ -190,7 +190,7 @@ def sft(model, data, epochs=30, lr=2.0):
 def grpo_advantages(rewards, epsilon=1e-6):
     """GRPO 的优势 (r - 组平均) / (组标准差 + epsilon)，标准差是总体的（ddof 0）；02 里有它的来历。"""
     average = mean(rewards)
-    std = mean((r - average) ** 2 for r in rewards) ** 0.5
+    std = math.sqrt(mean((r - average) ** 2 for r in rewards))
     return [(r - average) / (std + epsilon) for r in rewards]
 
 
