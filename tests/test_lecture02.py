@@ -277,6 +277,16 @@ def test_beam_search_keeps_the_best_prefixes():
     assert mean(beam) > 0.9 > 0.5 > mean(plain)
 
 
+def test_beam_of_one_with_a_perfect_prm_follows_the_closed_form():
+    """讲义 5.1：只留一个前缀、PRM 完美时，成功的概率是 Π (1 - (1-p_i)^N)。"""
+    model, prm, n, found, exact = ToyLLM(1e9), PRM(0), 3, [], []
+    for problem in make_problem_set(random.Random(19), 25, 3, 5):
+        rng = random.Random(str(problem))
+        found += [any(s.sound for s in beam_search(model, problem, prm, n, 1, rng)) for _ in range(60)]
+        exact.append(math.prod(1 - (1 - p) ** n for p in path_probs(model, problem)))
+    assert abs(mean(found) - mean(exact)) < 4 * math.sqrt(0.25 / len(found))
+
+
 def test_flops_are_two_per_parameter_and_step():
     assert flops(1e9, 10) == 2e10 and flops(1e10, 1) == flops(1e9, 10)
 
@@ -451,6 +461,25 @@ def test_chains_stay_within_the_budget():
             assert 1 <= len(revising.revise_chain(model, problem, check, split, random.Random(1))) <= split
 
 
+def test_a_long_chain_stops_right_with_the_closed_form_probability():
+    """讲义 6.1：自查没有噪声、只看不见乘两位数的 bug，够长的链全对的概率是 Π r_i。"""
+    model, check, found, exact = ToyLLM(3e9), revising.OwnCheck(0, bug_credit=0.0), [], []
+    for problem in make_problem_set(random.Random(20), 25, 3, 5):
+        r = 1.0
+        for i, (step, x) in enumerate(zip(problem.steps, (problem.start, *problem.true_values))):
+            p, b, _ = model.step_probs(step.op, x, step.operand, i)
+            slip = {apply_op(step.op, x, step.operand) + d for d in CARELESS_OFFSETS}
+            if revising.is_hard(step):
+                r *= p / (p + b)
+                assert apply_bug(step.op, x, step.operand) not in slip  # 否则有些手滑也会被当成 bug 放过
+        rng = random.Random(str(problem))
+        chains = [revising.revise_chain(model, problem, check, 400, rng) for _ in range(40)]
+        found += [chain[-1].sound for chain in chains]
+        exact.append(r)
+    assert 0.3 < mean(exact) < 0.95
+    assert abs(mean(found) - mean(exact)) < 4 * math.sqrt(0.25 / len(found))
+
+
 # ---- 06 ----
 @pytest.mark.parametrize("ps, total", [([0.5, 0.1, 0.02], 9), ([0.9, 0.3, 0.3], 6), ([0.05, 0.04, 0.6], 12)])
 def test_greedy_is_the_best_of_all_allocations(ps, total):
@@ -485,3 +514,17 @@ def test_uniform_needed_inverts_coverage():
 def test_equal_flops_golden_values():
     """K = M + 3(M-1)/R，M = 14（Snell et al. 2024 的三个 R）：手算 15.77、63.4、257.75。"""
     assert [allocating.equal_flops_samples(14, r) for r in (22, 0.79, 0.16)] == [16, 63, 258]
+
+
+# ---- 讲义的"找 bug" ----
+def test_the_buggy_average_of_the_note_breaks_equal_weights_first():
+    """把总权重改成平均权重：权重全相等时人人平票，对组的投票随票数往下掉。"""
+    def buggy(answers, weights):
+        average = {a: mean(w for b, w in zip(answers, weights) if b == a) for a in answers}
+        last = {a: i for i, a in enumerate(answers)}
+        return min((a for a in average if average[a] == max(average.values())), key=last.get)
+
+    law, rng = {"对": 0.5, **{f"错 {i}": 0.05 for i in range(10)}}, random.Random(21)
+    draws = [voting.draw_answers(law, 25, rng) for _ in range(200)]
+    assert mean(majority_vote(d) == "对" for d in draws) > 0.99
+    assert mean(buggy(d, [1] * 25) == "对" for d in draws) < 0.1
