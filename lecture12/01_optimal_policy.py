@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, check_int, check_number, load_models, mean, mean_stats, observe, optimal_policy, policy_stats,
-    print_table, run_script, scored_support, setup_torch, title, torch,
+    PROMPT_SUBJECTS, check_int, check_number, kl_estimates, load_models, mean, mean_stats, observe, optimal_policy,
+    policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
 )
 
 BETAS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # KL 惩罚的系数，从大到小
@@ -39,6 +39,8 @@ SHAKE = 0.5  # 演示 2：扰动的大小（加在 log π* 上的正态噪声的
 SHAKE_SEED = 2  # 演示 2：扰动的随机种子
 ASCENT_STEPS = (10, 100, 1000)  # 演示 2：梯度上升走多少步
 ASCENT_LR = 0.1  # 演示 2：梯度上升的学习率（Adam，变量是每条回答的 logit）
+KL_SAMPLES = 2000  # 演示 4：估计 KL 用多少个样本
+KL_SEED = 3  # 演示 4：采样的随机种子
 NUDGE = 0.02  # 演示 3：量斜率时 β 上下各变这个比例
 
 
@@ -91,6 +93,7 @@ def shaken(pi, rng):
 def main():
     for name, value in (("CHECK_BETA", CHECK_BETA), ("ASCENT_LR", ASCENT_LR), ("SHAKE", SHAKE)):
         check_number(name, value, 0.001)
+    check_int("KL_SAMPLES", KL_SAMPLES, 2)
     check_number("NUDGE", NUDGE, 0.001, 0.5)
     check_number("BETAS 里最小的", min(BETAS), 0.001)
     check_int("N_RANDOM", N_RANDOM, 1)
@@ -186,6 +189,27 @@ def main():
     observe(
         "第五列是同样的 KL 换来的 r*：β 大时它与 RM 同涨，β 小到一定程度，RM 还在涨，r* 的价钱已经变成负的。",
         float(rows[0][4]) > 0 > min(float(row[4]) for row in rows),
+    )
+
+    title(f"演示 4：KL 怎样估计（{SUBJECTS[0]}，β = {CHECK_BETA:g} 的 π*，{KL_SAMPLES} 个样本）")
+    logpi, logref = best.log(), torch.log_softmax(t.logp, -1)
+    draws = torch.multinomial(best, KL_SAMPLES, replacement=True, generator=torch.Generator().manual_seed(KL_SEED))
+    true_kl, rows, found = kl(best, logref.exp()), [], []
+    for name, k in zip(("k1 = log(π/π_ref)", "k2 = k1^2/2", "k3 = π_ref/π - 1 + k1"), kl_estimates(logpi, logref)):
+        sample = k[draws]
+        found.append(((best @ k).item(), sample.std().item(), sample.min().item()))
+        rows.append([name, f"{found[-1][0]:.3f}", f"{sample.mean().item():.3f}", f"{found[-1][1]:.2f}",
+                     f"{found[-1][2]:.2f}"])
+    print_table(["估计", "期望（精确）", "样本平均", "样本标准差", "最小的样本"], rows)
+    print("观察：")
+    observe(
+        f"KL 的精确值是 {true_kl:.3f}：k1、k3 的期望正好是它，k2 不是（{found[1][0]:.3f}）。离得远的时候 k2 偏得厉害。",
+        abs(found[0][0] - true_kl) < 1e-6 and abs(found[2][0] - true_kl) < 1e-6 and abs(found[1][0] - true_kl) > 0.1,
+    )
+    observe(
+        f"k1 的单个样本可以是负的（最小 {found[0][2]:.2f}），k3 不会（最小 {found[2][2]:.2f}）。"
+        "后面各个脚本量的 KL 都是 k1 的平均。",
+        found[0][2] < 0 <= found[2][2] + 1e-9,
     )
 
 

@@ -195,9 +195,9 @@ def main():
         ]
         falls.append(mean(win for win, _ in changes))
         table_rises.append(min(tabular))
-        rows.append([f"{name}的 {len(part)} 对", f"{mean(similarity(p[1], p[2]) for p in part):.2f}", f"{falls[-1]:.2f}",
-                     f"{mean(lose for _, lose in changes):.2f}", f"{mean(win < 0 for win, _ in changes):.2f}",
-                     f"{mean(x < 0 for x in tabular):.2f}"])
+        numbers = (mean(similarity(p[1], p[2]) for p in part), falls[-1], mean(lose for _, lose in changes),
+                   mean(win < 0 for win, _ in changes), mean(x < 0 for x in tabular))
+        rows.append([f"{name}的 {len(part)} 对", *(f"{x:.2f}" for x in numbers)])
     print_table(["哪些对", "相似度", "log π(赢) 变化", "log π(输) 变化", "赢家降的比例", "表格：赢家降的比例"], rows)
     print("观察：")
     observe(
@@ -231,7 +231,8 @@ def main():
         all(a < b for path, _ in ends[: len(DPO_BETAS)] for a, b in zip(path, path[1:]) if a < 0.9999),
     )
     observe(
-        f"IPO 停在 σ(1/(2τ)) = {ends[-1][1]:.3f}，cDPO（β = {DPO_BETAS[-1]:g}）停在 {ends[-2][1]:.3f}：它们的目标里有一个终点。",
+        f"IPO 停在 σ(1/(2τ)) = {ends[-1][1]:.3f}，cDPO（β = {DPO_BETAS[-1]:g}）停在 {ends[-2][1]:.3f}："
+        "它们的目标里有一个终点。",
         all(abs(path[-1] - limit) < 1e-3 for path, limit in ends[-2:]),
     )
 

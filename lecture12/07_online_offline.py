@@ -83,7 +83,10 @@ def main():
     sft, rm, vocab = load_models()
     ref = frozen_copy(sft)
     start = rollout_stats(sft, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)
-    runs = {name: [train(sft, ref, rm, vocab, name == "在线", seed) for seed in TRAIN_SEEDS] for name in ("离线", "在线")}
+    runs = {
+        name: [train(sft, ref, rm, vocab, online, seed) for seed in TRAIN_SEEDS]
+        for name, online in (("离线", False), ("在线", True))
+    }
 
     def at(name, t, key):
         return start[key] if t < 0 else mean(curve[t][key] for _, curve, _ in runs[name])
@@ -109,7 +112,8 @@ def main():
         at("在线", ROUNDS - 1, "valid") > at("离线", ROUNDS - 1, "valid") + 0.03,
     )
     observe(
-        f"最后一轮拿去标注的回答，在线的平均 r* 是 {answers[1]:.2f}，离线的是 {answers[0]:.2f}：在线的比较更难，也更有用。",
+        f"最后一轮拿去标注的回答，在线的平均 r* 是 {answers[1]:.2f}，离线的是 {answers[0]:.2f}："
+        "在线的比较更难，也更有用。",
         answers[1] > answers[0] + 0.3,
     )
 

@@ -47,8 +47,8 @@ __all__ = [
     "ALGORITHMS", "ANIMALS", "ASSISTANT", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
     "RM_PROMPTS", "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int",
     "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "gumbel",
-    "human_reward", "load_models", "load_vocab", "mean", "mean_stats", "noun_form", "observe", "on_support",
-    "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats", "preference_data", "print_table",
+    "human_reward", "kl_estimates", "load_models", "load_vocab", "mean", "mean_stats", "noun_form", "observe",
+    "on_support", "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats", "preference_data", "print_table",
     "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses", "score",
     "scored_support", "seq_logprob", "setup_torch", "support_of", "title", "torch", "train_dpo", "train_pg",
     "train_reward_model",
@@ -207,6 +207,17 @@ def mean_stats(tables, policies):
     """每道题一张支撑集、一个策略：policy_stats 在各题上的平均。"""
     stats = [policy_stats(pi, t.logp, t.true, t.rm, t.valid) for t, pi in zip(tables, policies)]
     return {key: mean(s[key] for s in stats) for key in stats[0]}
+
+
+def kl_estimates(logp, logp_ref):
+    """
+    KL(π || π_ref) 的三种单样本估计，样本从 **π** 采：logp、logp_ref 是样本的 log π、log π_ref，(N,)。
+
+        k1 = log π - log π_ref；  k2 = k1^2 / 2；  k3 = π_ref/π - 1 + k1
+    k1、k3 的期望正好是 KL，k3 处处 ≥ 0；k2 有偏。当损失求导时又是另一回事，见讲义第 3 节。
+    """
+    k1 = logp - logp_ref
+    return k1, k1**2 / 2, torch.exp(-k1) - 1 + k1
 
 
 def entropy_bits(p):
