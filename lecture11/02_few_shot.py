@@ -105,6 +105,7 @@ def shot_rows(model, vocab, ask, write):
 
 
 def main():
+    check_int("SHOTS 的长度", len(SHOTS), 2)
     for k in SHOTS:
         check_int("SHOTS 里的例子数", k, 0)
     check_int("N_PROMPTS", N_PROMPTS, 1)

@@ -65,6 +65,8 @@ def spread(values):
 
 
 def main():
+    check_int("SIZES 的长度", len(SIZES), 4)
+    check_int("SEEDS 的长度", len(SEEDS), 1)
     for n in SIZES:
         check_int("SIZES 里的条数", n, 1)
     for name in ("N_STEPS", "FACT_STEPS", "N_TEST", "N_FACT_TEST"):
