@@ -67,7 +67,7 @@ def average(curves, i, key):
 
 def cells(stats_of):
     """表格里的四格：RM、r*、合格、KL。"""
-    return [f"{stats_of(key) + 0.0:.2f}" for key in ("rm", "true", "valid", "kl")]
+    return [f"{round(stats_of(key), 2) + 0.0:.2f}" for key in ("rm", "true", "valid", "kl")]
 
 
 def clip_cell(rho, advantage):

@@ -31,7 +31,7 @@ from rlhf_lab import (
 )
 
 BETAS = (0.0, 0.05, 0.1, 0.3)  # 演示 1：KL 惩罚的系数，第一个是没有惩罚
-STEPS = 40  # PPO 走多少步
+STEPS = 30  # PPO 走多少步
 EVERY = 5  # 每几步量一次
 BATCH = 64  # 每一步采样多少条
 LR = 3e-4  # 学习率（Adam）
@@ -105,9 +105,8 @@ def main():
     ref = frozen_copy(sft)
     curves = {beta: optimise(sft, ref, rm, vocab, beta) for beta in BETAS}
     free, tight = curves[BETAS[0]], curves[BETAS[-1]]
-    rows = [
-        [str(step), *(f"{stats[key] + 0.0:.2f}" for key in ("kl", "rm", "true", "valid"))] for step, stats in free
-    ]
+    columns = ("kl", "rm", "true", "valid")
+    rows = [[str(step), *(f"{round(stats[key], 2) + 0.0:.2f}" for key in columns)] for step, stats in free]
     print_table(["步", "KL", "RM", "r*", "合格"], rows)
     peak = peak_of(free)
     start, end = free[0][1], free[-1][1]
@@ -128,7 +127,7 @@ def main():
     for beta in BETAS:
         step, best = peak_of(curves[beta])
         last = curves[beta][-1][1]
-        rows.append([f"{beta:g}", *(f"{last[key]:.2f}" for key in ("kl", "rm", "true", "valid")), f"{best:.2f}",
+        rows.append([f"{beta:g}", *(f"{last[key]:.2f}" for key in columns), f"{best:.2f}",
                      str(step), f"{true_at_kl(free, last['kl']):.2f}"])
     print_table(["β", "KL", "RM", "r*", "合格", "最高的 r*", "在第几步", f"β = {BETAS[0]:g} 同 KL 的 r*"], rows)
     rl, bon = fit(free, math.log), fit(free, lambda d: d)

@@ -124,7 +124,7 @@ def main():
     after = margins(probe, ref, vocab, pairs, beta)
     flipped = margins(probe, ref, vocab, swapped, beta)
     rows = [
-        [name, f"{loss:.4f}", f"{mean(m) + 0.0:.3f}", f"{mean(1 / (1 + math.exp(x)) for x in m):.3f}"]
+        [name, f"{loss:.4f}", f"{round(mean(m), 3) + 0.0:.3f}", f"{mean(1 / (1 + math.exp(x)) for x in m):.3f}"]
         for name, (m, loss, _, _) in (("起点", at_start), ("训练 1 轮", after), ("训练 1 轮，赢输对调", flipped))
     ]
     print_table([f"{len(pairs)} 对，β = {beta:g}", "损失", "差 r̂(赢) - r̂(输)", "平均权重 σ(-差)"], rows)
@@ -180,12 +180,11 @@ def main():
     train_pg(ppo, ref, vocab, rm_reward(small_rm, vocab), PPO_STEPS, PPO_BETA, "ppo", lr=PPO_LR, seed=TRAIN_SEED)
     by_ppo = rollout_stats(ppo, ref, small_rm, vocab, EVAL_PROMPTS, EVAL_SEED)
     rows = [
-        [name, str(samples), f"{s['true']:.2f}", f"{s['valid']:.2f}", f"{s['kl']:.2f}", s["examples"][0]]
+        [name, str(samples), f"{s['true']:.2f}", f"{s['valid']:.2f}", f"{s['kl']:.2f}"]
         for name, samples, s in (("SFT", 0, start), (f"DPO，β = {best:g}", 0, runs[best]),
                                  (f"RM + PPO，β = {PPO_BETA:g}", PPO_STEPS * 64, by_ppo))
     ]
-    rows = [[*row[:-1], row[-1] if len(row[-1]) < 36 else row[-1][:33] + "..."] for row in rows]
-    print_table(["方法", "训练中采样", "r*", "合格", "KL", "第一题的回答"], rows)
+    print_table(["方法", "训练中采样几条", "r*", "合格", "KL"], rows)
     print("观察：")
     observe(
         f"两条路都比 SFT 好（{start['true']:.2f}）：DPO {runs[best]['true']:.2f}，RM + PPO {by_ppo['true']:.2f}。"

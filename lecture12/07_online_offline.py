@@ -95,7 +95,7 @@ def main():
     for t in range(-1, ROUNDS):
         row = [str(t + 1)]
         for name in runs:
-            row += [f"{at(name, t, key) + 0.0:.2f}" for key in ("true", "valid", "kl")]
+            row += [f"{round(at(name, t, key), 2) + 0.0:.2f}" for key in ("true", "valid", "kl")]
             row.append("—" if t < 0 else f"{mean(quality[t] for _, _, quality in runs[name]):.2f}")
         rows.append(row)
     print_table(["轮", "离线：r*", "合格", "KL", "回答的 r*", "在线：r*", "合格", "KL", "回答的 r*"], rows)

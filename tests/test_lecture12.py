@@ -443,10 +443,15 @@ def test_tabular_dpo_reaches_the_known_optimum():
     assert script.tabular_dpo(logp, true, 1.5).tolist() == pytest.approx((want / want.sum()).tolist(), abs=2e-3)
 
 
-def test_tabular_winner_never_falls():
+def test_tabular_winner_of_a_single_pair_never_falls():
+    """一对，表格：log π(赢) = θ(赢) - log(其余 + e^θ(赢) + e^θ(输))，赢家必升；与直接写开的公式相同。"""
     script = load("lecture12/06_dpo_displacement.py")
-    for win, lose in itertools.product((0.6, 0.1, 1e-6), (0.3, 0.01, 1e-9)):
-        assert script.tabular_pair(math.log(win), math.log(lose)) > 0
+    model, vocab = tiny()
+    for pair in toy_pairs(vocab, 6):
+        (change,) = script.tabular_change(model, vocab, [pair], 3.0)
+        win, lose = (seq_logprob(model, vocab, [pair[0]], [pair[side]]).exp().item() for side in (1, 2))
+        z = 1 - win - lose + win * math.exp(1.5) + lose * math.exp(-1.5)
+        assert change > 0 and change == pytest.approx(1.5 - math.log(z), abs=0.06)
 
 
 def test_ipo_and_cdpo_stop_where_the_formula_says():
