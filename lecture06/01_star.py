@@ -104,7 +104,8 @@ def main():
     check_int("ITERATIONS", ITERATIONS, 1)
     check_number("HINT_BONUS", HINT_BONUS, 0)
 
-    title(f"演示 1：三种跑法，每轮之后的测试集 pass@1（留下的过程 / 其中答案不对的；训练题 {N_TRAIN} 道）")
+    title("演示 1：三种跑法，每轮之后的测试集 pass@1")
+    print(f"  每格：pass@1（留下几条过程 / 其中几条答案不对），训练题 {N_TRAIN} 道")
     train = make_problem_set(random.Random(TRAIN_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
     test = make_problem_set(random.Random(TEST_SEED), N_TEST, MIN_STEPS, MAX_STEPS)
     runs = {
