@@ -138,9 +138,9 @@ def choose_by_tests(outputs, truth, tests, dual):
 def main():
     limits = {"N_RULES": (1, len(KINDS)), "N_PUBLIC": (0, len(INPUTS)), "N_GENERATED": (0, len(INPUTS)),
               "N_TASKS": (1, None), "SUBMIT": (1, None), "N_TASKS_2": (1, None), "N_CANDIDATES": (1, None),
-              "KS": (1, None), "TEST_COUNTS": (0, None)}
+              "KS": (1, None), "TEST_COUNTS": (0, None), "SLIPS": (1, None), "SLIPS_OTHERS": (1, None)}
     for name, (low, high) in limits.items():
-        for value in globals()[name] if name in ("KS", "TEST_COUNTS") else [globals()[name]]:
+        for value in globals()[name] if isinstance(globals()[name], tuple) else [globals()[name]]:
             check_int(name, value, low, high)
 
     title(f"演示 1：采样 k 个程序，交 {SUBMIT} 个 —— 随机、过滤、过滤加聚类")
