@@ -35,7 +35,7 @@ NS = (1, 2, 4, 8, 16, 32, 64)  # best-of-n 的 n
 SUBJECTS = ("dog", "cats", "cow", "horses", "pig", "ducks", "goat", "mice")  # 演示用的题，表里是它们的平均
 N_SAMPLES = 2000  # 每道题采样多少次，来收集不同的回答
 SUPPORT_SEED = 1  # 收集回答的随机种子
-GOOD_ABOVE = 1.0  # 演示 1：只会说“满意 / 不满意”的人，r* 高于它算满意
+GOOD_ABOVE = 0.0  # 演示 1：只会说“满意 / 不满意”的人，r* 高于它算满意
 N_PROMPTS = 100  # 演示 2：真的采样，多少道随机的题（每题采 n 最大的那么多条）
 SAMPLE_SEED = 5  # 演示 2：出题与采样的随机种子
 BETA = 0.1  # 演示 3：PPO 的 KL 系数
@@ -129,7 +129,7 @@ def main():
     )
     observe(
         f"只分满意、不满意，到处是并列：n = {last} 时公式说 {bon_kl_formula(last):.2f}，其实只有 {by_good[last]:.2f}，"
-        "再大也不动了。满意的里面谁也不比谁好，多采也没得挑。",
+        "再大也不怎么动了。满意的里面谁也不比谁好，多采也没得挑。",
         by_good[last] < 0.8 * bon_kl_formula(last)
         and by_good[last] - by_good[NS[-2]] < 0.5 * (bon_kl_formula(last) - bon_kl_formula(NS[-2])),
     )
@@ -162,7 +162,7 @@ def main():
     observe(
         f"采样的与算出来的走同一条路，n = {last} 时 r* 采得 {sampled[last]:.2f}，"
         f"支撑集上算得 {by_rm[last]['true']:.2f}。"
-        "采样的高一截：支撑集外的回答都少见，也都长，有形容词和地点的多。",
+        "不会正好相等：采样会碰到支撑集外的回答，少见，大多更长，有好有坏。",
         all(sampled[a] < sampled[b] + 0.1 for a, b in zip(NS, NS[1:])) and sampled[last] > sampled[first] + 0.5,
     )
     observe(

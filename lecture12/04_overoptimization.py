@@ -30,13 +30,13 @@ from rlhf_lab import (
     ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, title, train_pg, train_reward_model,
 )
 
-BETAS = (0.0, 0.05, 0.1, 0.3)  # 演示 1：KL 惩罚的系数，第一个是没有惩罚
+BETAS = (0.0, 0.1, 0.3)  # 演示 1：KL 惩罚的系数，第一个是没有惩罚
 STEPS = 30  # PPO 走多少步
 EVERY = 5  # 每几步量一次
 BATCH = 64  # 每一步采样多少条
 LR = 3e-4  # 学习率（Adam）
 TRAIN_SEED = 1  # PPO 的随机种子
-EVAL_PROMPTS = 200  # 每次测量用多少道随机的题
+EVAL_PROMPTS = 150  # 每次测量用多少道随机的题
 EVAL_SEED = 77  # 测量的随机种子
 RM_SIZES = (50, 200)  # 演示 3：只用这么多道题的偏好数据训练的 RM
 N_SHOWN = 3  # 演示 4：每个策略给看几条回答
@@ -165,8 +165,8 @@ def main():
     worst = by_size[rows[0][0]]
     print("观察：")
     observe(
-        f"数据越少，塌得越早、越深：{rows[0][0]}的 RM 一路平均的 r* 是 {rows[0][3]}，最高也只到 {rows[0][1]}；"
-        f"{rows[-1][0]}是 {rows[-1][3]}，到过 {rows[-1][1]}。",
+        f"数据越少，塌得越早、越深：用 {rows[0][0]}的 RM，一路平均的 r* 是 {rows[0][3]}，"
+        f"最高也只到 {rows[0][1]}；用{rows[-1][0]}，是 {rows[-1][3]}，到过 {rows[-1][1]}。",
         float(rows[0][3]) < float(rows[-1][3]) - 0.3 and peak_of(worst)[1] < peak[1],
     )
 

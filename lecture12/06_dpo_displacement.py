@@ -177,7 +177,7 @@ def main():
             groups[name].append(both)
     share = {name: [mean(both[k] for both in rows) for k in (0, 1)] for name, rows in groups.items()}
     print_table(
-        ["回答", "训练前的概率", "训练后的概率", "训练后"],
+        ["回答", "训练前的概率", "训练后的概率", "画出来"],
         [[name, f"{before:.3f}", f"{after:.3f}", bar(after) or "—"] for name, (before, after) in share.items()],
     )
     outside = share["支撑集之外"]

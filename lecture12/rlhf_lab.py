@@ -214,7 +214,7 @@ def kl_estimates(logp, logp_ref):
     KL(π || π_ref) 的三种单样本估计，样本从 **π** 采：logp、logp_ref 是样本的 log π、log π_ref，(N,)。
 
         k1 = log π - log π_ref；  k2 = k1^2 / 2；  k3 = π_ref/π - 1 + k1
-    k1、k3 的期望正好是 KL，k3 处处 ≥ 0；k2 有偏。当损失求导时又是另一回事，见讲义第 3 节。
+    k1、k3 的期望正好是 KL，k3 处处 ≥ 0；k2 有偏。当损失求导时又是另一回事，见讲义 2.4 节。
     """
     k1 = logp - logp_ref
     return k1, k1**2 / 2, torch.exp(-k1) - 1 + k1
