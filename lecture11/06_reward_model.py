@@ -120,7 +120,7 @@ def break_agreement(rng, subject, words):
     return [*words[:at], verb_form(verb, not plural), *words[at + 1 :]]
 
 
-EDITS = {
+EDITS = {  # 演示 3 的五种最小改动
     "加一个地点": add_place, "加一个形容词": add_adjective, "重复一个形容词": double_adjective,
     "主语换成别的动物": other_animal, "动词的单复数写反": break_agreement,
 }
