@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, check_int, check_number, kl_estimates, load_models, mean, mean_stats, observe, optimal_policy,
-    policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
+    PROMPT_SUBJECTS, check_int, check_number, generator, kl_estimates, load_models, mean, mean_stats, observe,
+    optimal_policy, policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
 )
 
 BETAS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # KL 惩罚的系数，从大到小
@@ -92,12 +92,12 @@ def shaken(pi, rng):
 
 def main():
     for name, value in (("CHECK_BETA", CHECK_BETA), ("ASCENT_LR", ASCENT_LR), ("SHAKE", SHAKE)):
-        check_number(name, value, 0.001)
+        check_number(name, value, 0.01)
     check_int("KL_SAMPLES", KL_SAMPLES, 2)
     check_number("NUDGE", NUDGE, 0.001, 0.5)
     check_number("BETAS 里最小的", min(BETAS), 0.001)
     check_int("N_RANDOM", N_RANDOM, 1)
-    check_int("N_SAMPLES", N_SAMPLES, 1)
+    check_int("N_SAMPLES", N_SAMPLES, 100)
     for steps in ASCENT_STEPS:
         check_int("ASCENT_STEPS 的每一项", steps, 1)
     setup_torch()
@@ -138,7 +138,7 @@ def main():
     t = tables[0]
     best = optimal_policy(t.logp, t.rm, CHECK_BETA)
     top = CHECK_BETA * log_partition(t.logp, t.rm, CHECK_BETA)
-    rng = torch.Generator().manual_seed(SHAKE_SEED)
+    rng = generator(SHAKE_SEED)
     others = [shaken(best, rng) for _ in range(N_RANDOM)]
     nearest = max(others, key=lambda pi: objective(pi, t.logp, t.rm, CHECK_BETA))
     greedy = torch.nn.functional.one_hot(t.rm.argmax(), len(t.rm)).double()
@@ -193,7 +193,7 @@ def main():
 
     title(f"演示 4：KL 怎样估计（{SUBJECTS[0]}，β = {CHECK_BETA:g} 的 π*，{KL_SAMPLES} 个样本）")
     logpi, logref = best.log(), torch.log_softmax(t.logp, -1)
-    draws = torch.multinomial(best, KL_SAMPLES, replacement=True, generator=torch.Generator().manual_seed(KL_SEED))
+    draws = torch.multinomial(best, KL_SAMPLES, replacement=True, generator=generator(KL_SEED))
     true_kl, rows, found = kl(best, logref.exp()), [], []
     for name, k in zip(("k1 = log(π/π_ref)", "k2 = k1^2/2", "k3 = π_ref/π - 1 + k1"), kl_estimates(logpi, logref)):
         sample = k[draws]

@@ -48,15 +48,15 @@ N_SAMPLES = 2000  # 演示 4：收集支撑集时每题采样多少次
 SUPPORT_SEED = 1  # 演示 4：收集支撑集的随机种子
 
 
-def train(sft, ref, rm, vocab, algo, steps, epochs, clip, seed):
-    """从 SFT 出发训练一个策略，返回 (策略, [(步数, rollout_stats)], [每次更新的 ρ])。"""
+def train(sft, ref, rm, vocab, algo, steps, every, epochs, clip, seed):
+    """从 SFT 出发训练一个策略，每 every 步量一次，返回 (策略, [(步数, rollout_stats)], [每次更新的 ρ])。"""
     policy, log, curve = copy.deepcopy(sft), [], []
 
     def measure(step):
         curve.append((step, rollout_stats(policy, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)))
 
     train_pg(policy, ref, vocab, rm_reward(rm, vocab), steps, BETA, algo, batch=BATCH, lr=LR, ppo_epochs=epochs,
-             clip=clip, seed=seed, callback=measure, every=min(EVERY, steps), log=log)
+             clip=clip, seed=seed, callback=measure, every=every, log=log)
     return policy, curve, log
 
 
@@ -86,7 +86,8 @@ def main():
     check_int("STEPS", STEPS, 2 * EVERY)
     check_int("MANY_STEPS", MANY_STEPS, 1)
     check_int("PPO_EPOCHS", PPO_EPOCHS, 2)
-    check_int("MANY_EPOCHS", MANY_EPOCHS, 1)
+    check_int("MANY_EPOCHS", MANY_EPOCHS, 2)
+    check_int("N_SAMPLES", N_SAMPLES, 100)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 1)
     setup_torch()
 
@@ -95,7 +96,7 @@ def main():
     ref = frozen_copy(sft)
     start = rollout_stats(sft, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)
     runs = {
-        algo: [train(sft, ref, rm, vocab, algo, STEPS, PPO_EPOCHS, CLIP, seed) for seed in TRAIN_SEEDS]
+        algo: [train(sft, ref, rm, vocab, algo, STEPS, EVERY, PPO_EPOCHS, CLIP, seed) for seed in TRAIN_SEEDS]
         for algo in ("reinforce", "ppo")
     }
     curves = {algo: [[(0, start), *curve] for _, curve, _ in run] for algo, run in runs.items()}
@@ -147,7 +148,9 @@ def main():
     variants = [(PPO_EPOCHS, CLIP), (MANY_EPOCHS, CLIP), (MANY_EPOCHS, math.inf)]
     rows, finals, logs = [], [], []
     for epochs, clip in variants:
-        trained = [train(sft, ref, rm, vocab, "ppo", MANY_STEPS, epochs, clip, seed) for seed in TRAIN_SEEDS]
+        trained = [
+            train(sft, ref, rm, vocab, "ppo", MANY_STEPS, MANY_STEPS, epochs, clip, seed) for seed in TRAIN_SEEDS
+        ]
         curves = [curve for _, curve, _ in trained]
         finals.append({key: average(curves, -1, key) for key in ("rm", "true", "valid", "kl")})
         logs.append([entry for _, _, log in trained for entry in log])

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    check_int, check_number, frozen_copy, human_reward, load_models, mean, mean_stats, observe, on_support,
+    check_int, check_number, frozen_copy, generator, human_reward, load_models, mean, mean_stats, observe, on_support,
     optimal_policy, print_table, random_prompts, rm_reward, run_script, sample_responses, score, scored_support,
     setup_torch, title, torch, train_pg,
 )
@@ -103,6 +103,7 @@ def main():
     check_number("LR", LR, 0, 0.01)
     check_number("BETA", BETA, 0)
     check_int("N_PROMPTS", N_PROMPTS, 1)
+    check_int("N_SAMPLES", N_SAMPLES, 100)
     check_int("BISECTIONS", BISECTIONS, 20)
     for steps in PPO_STEPS:
         check_int("PPO_STEPS 的每一项", steps, 1)
@@ -143,7 +144,7 @@ def main():
     title(f"演示 2：真的去采样（{N_PROMPTS} 道随机的题，每题 {last} 条）")
     prompts, subjects = zip(*random_prompts(random.Random(SAMPLE_SEED), N_PROMPTS))
     repeated = [prompt for prompt in prompts for _ in range(last)]
-    answers = sample_responses(sft, vocab, repeated, torch.Generator().manual_seed(SAMPLE_SEED))
+    answers = sample_responses(sft, vocab, repeated, generator(SAMPLE_SEED))
     scores = score(rm, vocab, repeated, answers)
     true = [human_reward(subjects[i // last], answer) for i, answer in enumerate(answers)]
     rows, sampled = [], {}

@@ -100,6 +100,7 @@ def main():
     check_int("N_PROMPTS", N_PROMPTS, 1)
     check_int("K", K, 2)
     check_int("EPOCHS", EPOCHS, 1)
+    check_int("FRESH_PROMPTS", FRESH_PROMPTS, 10)
     check_int("TABLE_SIZE", TABLE_SIZE, 2)
     check_int("TABLE_STEPS", TABLE_STEPS, 0)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 1)

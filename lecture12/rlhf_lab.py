@@ -37,16 +37,16 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture11"))
 from chat_lab import (
-    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, RM_PROMPTS, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE, bar,
-    check_choice, check_int, check_number, generate, gumbel, human_reward, load_chat_sft, load_reward_model,
-    load_vocab, mean, noun_form, observe, pad, print_table, ranked_answers, response_logprob, run_script, score,
-    setup_torch, title, train_reward_model,
+    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, RM_PROMPTS, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE,
+    bar, check_choice, check_int, check_number, generate, generator, gumbel, human_reward, load_chat_sft,
+    load_reward_model, load_vocab, mean, noun_form, observe, pad, print_table, ranked_answers, response_logprob,
+    run_script, score, setup_torch, title, train_reward_model,
 )
 
 __all__ = [
     "ALGORITHMS", "ANIMALS", "ASSISTANT", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
     "RM_PROMPTS", "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int",
-    "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "gumbel",
+    "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "generator", "gumbel",
     "human_reward", "kl_estimates", "load_models", "load_vocab", "mean", "mean_stats", "noun_form", "observe",
     "on_support", "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats", "preference_data", "print_table",
     "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses", "score",
@@ -137,7 +137,7 @@ def support_of(model, vocab, subj, n_samples, seed, batch=2000):
     """
     check_int("n_samples", n_samples, 1)
     check_int("batch", batch, 1)
-    prompt, gen, seen = describe_prompt(subj), torch.Generator().manual_seed(seed), {}
+    prompt, gen, seen = describe_prompt(subj), generator(seed), {}
     for at in range(0, n_samples, batch):
         for response in sample_responses(model, vocab, [prompt] * min(batch, n_samples - at), gen):
             if not response or response[-1] != UNSTOPPED:
@@ -262,7 +262,7 @@ def train_pg(policy, ref, vocab, reward_fn, steps, beta, algo="reinforce", batch
     if clip != math.inf:
         check_number("clip", clip, 0, open_low=True)
     setup_torch()
-    rng, gen = random.Random(seed), torch.Generator().manual_seed(seed)
+    rng, gen = random.Random(seed), generator(seed)
     optimiser = torch.optim.Adam(policy.parameters(), lr=lr, fused=True)
     for step in range(1, steps + 1):
         prompts, subjects = zip(*random_prompts(rng, batch))
@@ -306,7 +306,7 @@ def rollout_stats(policy, ref, rm, vocab, n, seed):
     valid、nostop 是比例；examples 是前 4 条回答。
     """
     prompts, subjects = zip(*random_prompts(random.Random(seed), n))
-    responses = sample_responses(policy, vocab, prompts, torch.Generator().manual_seed(seed))
+    responses = sample_responses(policy, vocab, prompts, generator(seed))
     true = [human_reward(subject, response) for subject, response in zip(subjects, responses)]
     kl = _fixed_logprob(policy, vocab, prompts, responses) - _fixed_logprob(ref, vocab, prompts, responses)
     return {
