@@ -15,9 +15,9 @@
 【公式】推导（π* 是 01 的最优策略）：
     π*(y) = π_ref(y)·exp(r(y)/β)/Z   →   r(y) = β·log(π*(y)/π_ref(y)) + β·log Z
     代入 Bradley–Terry：P(w 赢 l) = σ(r(w) - r(l))，同一个提示的 β·log Z 相减消掉
-    损失 = -log σ( r̂(w) - r̂(l) )，r̂(y) = β·log(π(y)/π_ref(y))
-    梯度 = -β·σ(r̂(l) - r̂(w))·( log π(w) 的梯度 - log π(l) 的梯度 )
-r̂ 是隐式奖励（implicit reward）；梯度前面的 σ 是权重：排错了的对，权重大。
+    损失 = -log σ( r'(w) - r'(l) )，r'(y) = β·log(π(y)/π_ref(y))
+    梯度 = -β·σ(r'(l) - r'(w))·( log π(w) 的梯度 - log π(l) 的梯度 )
+r' 是隐式奖励（implicit reward）；梯度前面的 σ 是权重：排错了的对，权重大。
 
 运行时间：约 25 秒，需要 torch。
 """
@@ -57,7 +57,7 @@ SUPPORT_SEED = 1  # 演示 4：采样的随机种子
 
 
 def margins(policy, ref, vocab, pairs, beta):
-    """每一对的隐式奖励之差 r̂(赢) - r̂(输)，与平均损失。"""
+    """每一对的隐式奖励之差 r'(赢) - r'(输)，与平均损失。"""
     prompts, winners, losers, _ = zip(*pairs)
     with torch.no_grad():
         loss, win, lose = dpo_loss(policy, ref, vocab, prompts, winners, losers, beta)
@@ -128,7 +128,7 @@ def main():
         [name, f"{loss:.4f}", f"{round(mean(m), 3) + 0.0:.3f}", f"{mean(1 / (1 + math.exp(x)) for x in m):.3f}"]
         for name, (m, loss, _, _) in (("起点", at_start), ("训练 1 轮", after), ("训练 1 轮，赢输对调", flipped))
     ]
-    print_table([f"{len(pairs)} 对，β = {beta:g}", "损失", "差 r̂(赢) - r̂(输)", "平均权重 σ(-差)"], rows)
+    print_table([f"{len(pairs)} 对，β = {beta:g}", "损失", "差 r'(赢) - r'(输)", "平均权重 σ(-差)"], rows)
     print("观察：")
     observe(
         f"起点的损失是 ln 2 = {math.log(2):.4f}，每一对的权重都是一半：DPO 还不知道谁好。",

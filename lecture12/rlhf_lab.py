@@ -265,7 +265,7 @@ def train_pg(policy, ref, vocab, reward_fn, steps, beta, algo="reinforce", batch
     rng, gen = random.Random(seed), generator(seed)
     optimiser = torch.optim.Adam(policy.parameters(), lr=lr, fused=True)
     for step in range(1, steps + 1):
-        prompts, subjects = zip(*random_prompts(rng, batch))
+        prompts, subjects = map(list, zip(*random_prompts(rng, batch)))
         responses = sample_responses(policy, vocab, prompts, gen)
         reward = torch.tensor(reward_fn(prompts, subjects, responses))
         logp_ref = _fixed_logprob(ref, vocab, prompts, responses)
@@ -305,7 +305,7 @@ def rollout_stats(policy, ref, rm, vocab, n, seed):
     rm、true、kl 是平均（kl 是 log π - log π_ref 的平均，蒙特卡洛估计 KL(π || π_ref)）；
     valid、nostop 是比例；examples 是前 4 条回答。
     """
-    prompts, subjects = zip(*random_prompts(random.Random(seed), n))
+    prompts, subjects = map(list, zip(*random_prompts(random.Random(seed), n)))
     responses = sample_responses(policy, vocab, prompts, generator(seed))
     true = [human_reward(subject, response) for subject, response in zip(subjects, responses)]
     kl = _fixed_logprob(policy, vocab, prompts, responses) - _fixed_logprob(ref, vocab, prompts, responses)
@@ -345,9 +345,9 @@ def pairs_of(rankings):
 
 def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):
     """
-    DPO 的损失 -log σ(r̂(赢) - r̂(输)) 的平均，r̂(y) = β·log(π(y)/π_ref(y)) 是隐式奖励（implicit reward）。
+    DPO 的损失 -log σ(r'(赢) - r'(输)) 的平均，r'(y) = β·log(π(y)/π_ref(y)) 是隐式奖励（implicit reward）。
 
-    【返回】(loss, r̂(赢) (N,), r̂(输) (N,))，后两个不带梯度。policy = ref 时 loss = ln 2。
+    【返回】(loss, r'(赢) (N,), r'(输) (N,))，后两个不带梯度。policy = ref 时 loss = ln 2。
     【边界】β ≤ 0：ValueError（β = 0 时损失恒为 ln 2，什么也学不到）。
     """
     check_number("beta", beta, 0, open_low=True)
@@ -358,7 +358,7 @@ def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):
 
 
 def _implicit_rewards(policy, vocab, prompts, winners, losers, logp_ref, beta):
-    """(r̂(赢), r̂(输))，有梯度；赢家与输家在同一次前向里算。logp_ref 是 (2N,)，前一半是赢家。"""
+    """(r'(赢), r'(输))，有梯度；赢家与输家在同一次前向里算。logp_ref 是 (2N,)，前一半是赢家。"""
     logp = seq_logprob(policy, vocab, [*prompts, *prompts], [*winners, *losers])
     return (beta * (logp - logp_ref)).chunk(2)
 
@@ -368,7 +368,7 @@ def train_dpo(policy, ref, vocab, pairs, beta, epochs=3, batch=64, lr=1e-4, seed
     就地训练 policy。pairs 的每一项以 (prompt, 赢的回答, 输的回答) 开头；每轮打乱一次。
 
     π_ref 不变，所以每条回答的 log π_ref 只算一次。
-    【参数】callback(走完的轮数)；loss_fn(r̂(赢) - r̂(输)) → (N,) 的损失，默认是 DPO 的 -log σ。
+    【参数】callback(走完的轮数)；loss_fn(r'(赢) - r'(输)) → (N,) 的损失，默认是 DPO 的 -log σ。
     【边界】空的 pairs、β ≤ 0：ValueError。
     """
     check_number("beta", beta, 0, open_low=True)
