@@ -60,14 +60,14 @@ def train(sft, ref, rm, vocab, algo, steps, every, epochs, clip, seed):
     return policy, curve, log
 
 
-def average(curves, i, key):
-    """几条曲线在第 i 个测量点的平均。"""
-    return mean(curve[i][1][key] for curve in curves)
+def average(curves, i):
+    """几条曲线在第 i 个测量点的平均：{"rm", "true", "valid", "kl"}。"""
+    return {key: mean(curve[i][1][key] for curve in curves) for key in ("rm", "true", "valid", "kl")}
 
 
-def cells(stats_of):
+def cells(stats):
     """表格里的四格：RM、r*、合格、KL。"""
-    return [f"{round(stats_of(key), 2) + 0.0:.2f}" for key in ("rm", "true", "valid", "kl")]
+    return [f"{round(stats[key], 2) + 0.0:.2f}" for key in ("rm", "true", "valid", "kl")]
 
 
 def clip_cell(rho, advantage):
@@ -105,11 +105,11 @@ def main():
     for i in range(n_points):
         rows.append([
             str(curves["ppo"][0][i][0] * BATCH),
-            *(cell for algo in curves for cell in cells(lambda key: average(curves[algo], i, key))),  # noqa: B023
+            *(cell for algo in curves for cell in cells(average(curves[algo], i))),
         ])
     print_table(["采样数", "REINFORCE：RM", "r*", "合格", "KL", "PPO：RM", "r*", "合格", "KL"], rows)
 
-    rm_of = {algo: [average(curves[algo], i, "rm") for i in range(n_points)] for algo in curves}
+    rm_of = {algo: [average(curves[algo], i)["rm"] for i in range(n_points)] for algo in curves}
     print("观察：")
     observe(
         f"每一行都是 PPO 的 RM 分数高：{rows[1][0]} 个样本时 {rm_of['ppo'][1]:.2f} 对 {rm_of['reinforce'][1]:.2f}。"
@@ -122,9 +122,9 @@ def main():
         rm_of["ppo"][1] > rm_of["reinforce"][2],
     )
     observe(
-        f"r* 也从 {start['true']:.2f} 升到 {average(curves['ppo'], -1, 'true'):.2f}："
+        f"r* 也从 {start['true']:.2f} 升到 {average(curves['ppo'], -1)['true']:.2f}："
         "这一段路上，讨好 RM 大体就是讨好人。",
-        average(curves["ppo"], -1, "true") > start["true"] + 0.5,
+        average(curves["ppo"], -1)["true"] > start["true"] + 0.5,
     )
 
     title(f"演示 2：clip 的四个角（ε = {CLIP:g}，单个样本）")
@@ -152,10 +152,10 @@ def main():
             train(sft, ref, rm, vocab, "ppo", MANY_STEPS, MANY_STEPS, epochs, clip, seed) for seed in TRAIN_SEEDS
         ]
         curves = [curve for _, curve, _ in trained]
-        finals.append({key: average(curves, -1, key) for key in ("rm", "true", "valid", "kl")})
+        finals.append(average(curves, -1))
         logs.append([entry for _, _, log in trained for entry in log])
         rows.append([f"{epochs} 次，{'没有 clip' if clip == math.inf else f'ε = {clip:g}'}",
-                     *cells(finals[-1].get), f"{max(entry[3] for entry in logs[-1]):.3g}"])
+                     *cells(finals[-1]), f"{max(entry[3] for entry in logs[-1]):.3g}"])
     print_table(["每批更新", "RM", "r*", "合格", "KL", "最大的 ρ"], rows)
     first = [entry for log in logs for entry in log if entry[1] == 0]
     outside = [mean(entry[4] for entry in logs[1] if entry[1] == epoch) for epoch in (1, MANY_EPOCHS - 1)]
@@ -184,7 +184,7 @@ def main():
     for name, policy in policies:
         stats = mean_stats(tables, [policy(s, t) for s, t in zip(SUBJECTS, tables)])
         values.append(stats["rm"] - BETA * stats["kl"])
-        rows.append([name, *cells(stats.get), f"{values[-1]:.2f}"])
+        rows.append([name, *cells(stats), f"{values[-1]:.2f}"])
     print_table(["策略", "RM", "r*", "合格", "KL", "J(π)"], rows)
     share = (values[2] - values[0]) / (values[3] - values[0])
     print("观察：")
