@@ -3,7 +3,8 @@
 第 2 讲 · 01：重复采样 —— 多答几次，总有一次对？
 ================================================================================
 对应讲义：lectures/lecture02_test_time_scaling.md 第 2 节
-（Brown et al. 2024, "Large Language Monkeys"；Schaeffer et al. 2025, "Monkey Power Laws"）
+（Brown et al. 2024, "Large Language Monkeys"；
+Schaeffer et al. 2025, "How Do Large Language Monkeys Get Their Power (Laws)?"）
 
 【问题】同一道题让模型答 k 次，至少对一次的概率怎样随 k 涨？为什么论文里画出来是幂律？
 

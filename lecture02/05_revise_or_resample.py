@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tts_tools import (
-    PRM, ToyLLM, check_int, check_number, coverage, extend_trace, make_problem, mean, observe, path_probs, print_table,
-    run_script, title,
+    PRM, ToyLLM, apply_bug, check_int, check_number, coverage, extend_trace, make_problem, mean, observe, path_probs,
+    print_table, run_script, title,
 )
 
 SIZE = 5e9  # 模型的参数量
@@ -53,8 +53,9 @@ class OwnCheck(PRM):
     """模型的自查：一个 PRM，但认不出自己在乘两位数上的 bug（它自己就是这么算的）。"""
 
     def credit(self, step, before, written):
-        credit = super().credit(step, before, written)
-        return BLIND_CREDIT if credit == self.bug_credit and is_hard(step) else credit
+        if is_hard(step) and written == apply_bug(step.op, before, step.operand):
+            return BLIND_CREDIT
+        return super().credit(step, before, written)
 
     def first_bad(self, problem, sample, rng):
         """最先不满意的那一步的下标；都满意时是 None。"""
@@ -113,7 +114,11 @@ def measure(model, problems, check, split, rng, repeats=1):
             final.append(mean(chain[-1].sound for chain in chains))
             calls.append(sum(map(len, chains)))
             for before, after in ((b, a) for chain in chains for b, a in zip(chain, chain[1:])):
-                (broken if before.sound else mended).append(after.sound != before.sound)
+                flipped = after.sound != before.sound
+                if before.sound:
+                    broken.append(flipped)
+                else:
+                    mended.append(flipped)
     flips = {"对改错": (sum(broken), len(broken)), "错改对": (sum(mended), len(mended))}
     return {"覆盖": mean(found), "最后一稿": mean(final), "调用": mean(calls), **flips}
 
@@ -166,7 +171,7 @@ def main():
         f"中等题：倒过来，全部顺序 {middle[-1]:.3f}，还不如全部并行的 {middle[0]:.3f}；"
         f"最好的是各占一部分的 {names[best]}（{middle[best]:.3f}）。"
         "链会停在自己看不见的 bug 上，另起一条才可能绕过去。",
-        middle[-1] < middle[0] and middle[-1] < middle[best] - 0.08 and 0 < best < len(SPLITS) - 1,
+        middle[-1] < middle[0] < middle[best] - 0.03 and middle[-1] < middle[best] - 0.08,
     )
     observe(
         "Snell et al.（2024）的结论同一个方向：容易的题宜全部顺序修改，难的题宜顺序与并行各占一部分。"
@@ -200,7 +205,7 @@ def main():
     observe(
         f"覆盖也没有好处：{names[-1]} 是 {blind[-1]['覆盖']:.3f}，独立 {BUDGET} 份是 {blind[0]['覆盖']:.3f}。"
         "稿子之间留着同样的前缀，不如各写各的。",
-        blind[-1]["覆盖"] < blind[0]["覆盖"] + 0.02,
+        blind[-1]["覆盖"] < blind[0]["覆盖"] - 0.05,
     )
     observe(
         f"自查有信息时，最后一稿从 {pooled[0]['最后一稿']:.3f} 到 {pooled[-1]['最后一稿']:.3f}："
