@@ -21,11 +21,10 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--reseed"):
-        keep = [item for item in items if item.get_closest_marker("reseed")]
-        config.hook.pytest_deselected(items=[item for item in items if item not in keep])
-        items[:] = keep
-    if not config.getoption("--slow"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="很慢：python3 course.py test --slow"))
+    reseed, slow = config.getoption("--reseed"), config.getoption("--slow")
+    keep = [
+        item for item in items
+        if (item.get_closest_marker("reseed") or not reseed) and (slow or not item.get_closest_marker("slow"))
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in keep])
+    items[:] = keep

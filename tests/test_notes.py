@@ -23,7 +23,10 @@ def script_path(note, name):
 
 def exercises():
     return [
-        pytest.param(note, *row, id=f"{note.stem.split('_')[0]}-{row[0]}-{row[1]}-{i}")
+        pytest.param(
+            note, *row, id=f"{note.stem.split('_')[0]}-{row[0]}-{row[1]}-{i}",
+            marks=[pytest.mark.slow] if note.stem.startswith(TORCH_LECTURES) else [],  # torch 的脚本跑一次要几十秒
+        )
         for note in NOTES
         for i, row in enumerate(ROW.findall(note.read_text(encoding="utf-8")))
     ]
@@ -94,10 +97,8 @@ def test_scripts_cite_the_section_that_shows_them(path):
 
 
 @pytest.mark.parametrize("note, script, name, new, claim", exercises())
-def test_exercise_shows_what_it_says(note, script, name, new, claim, tmp_path, request):
+def test_exercise_shows_what_it_says(note, script, name, new, claim, tmp_path):
     path = script_path(note, script)
-    if path.startswith(TORCH_LECTURES) and not request.config.getoption("--slow"):
-        pytest.skip("torch 的练习：python3 course.py test --slow")
     done = run_edited(path, name, new, tmp_path)
     check_outcome(claim, path, done)
 
