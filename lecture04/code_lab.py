@@ -17,11 +17,14 @@
     5. 墙上时间和输出长度由父进程管，超了就结束整个进程组。
 子进程用 python -I -S 启动：环境变量是空的，没有输入，工作目录是用完就删的临时文件夹。
 
-【防得住】死循环、吃内存、刷屏、写文件、开进程、偷看环境变量、中途退出、输出乱码。
+【防得住】死循环、吃内存、刷屏、往文件里写内容、开进程、偷看环境变量、中途退出、输出乱码。
 【防不住】白名单若有漏洞，Python 里的审计钩子不算安全边界：子进程与父进程是同一个用户，
-能绕过钩子的程序就能读这个用户的文件。同一批程序在一个子进程里先后运行，彼此不隔离，
-也能伪造别人的结果。Windows 没有内存限额，只有时间限额；macOS 的内存限额也不可靠。
-以 root 运行时进程数限额不起作用。要运行真正有敌意的代码，请用容器或虚拟机。
+能绕过钩子的程序就能读这个用户的文件、建空的特殊文件、看文件名和大小。同一批程序在一个
+子进程里先后运行，彼此不隔离，也能伪造别人的结果。Windows 没有 CPU 和内存的限额，只有父进程
+看着的墙上时间；macOS 的内存限额也不可靠。以 root 运行时进程数限额不起作用。
+父进程被强行结束（SIGTERM、SIGKILL）时来不及收拾：子进程一发现管道断了就自己退出，正卡在
+一次大数运算里的要等到 CPU 限额（Windows 要等它算完）；空的临时文件夹会留下。
+要运行真正有敌意的代码，请用容器或虚拟机。
 
 直接运行本文件，会看到每道防线各挡住了什么。运行时间：约 1 秒，只用标准库。
 """
@@ -39,6 +42,7 @@ import threading
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -247,7 +251,7 @@ class Run(NamedTuple):
 
 # 子进程里的代码。它一次收下许多程序，逐个运行，每个写回一行 JSON：[编号, 结果, 原因]。
 _CHILD = r'''
-import builtins, json, math, os, sys, warnings
+import _thread, builtins, json, math, os, sys, warnings
 try:
     import resource
 except ImportError:
@@ -259,6 +263,13 @@ os.dup2(sink, 1)
 os.dup2(sink, 2)
 with open("jobs.json", encoding="utf-8") as f:
     job = json.load(f)
+os.remove("jobs.json")
+
+def leave_with_parent():
+    os.read(0, 1)                         # 父进程从不写：读得到，就是它没了，管道断了
+    os._exit(1)
+
+_thread.start_new_thread(leave_with_parent, ())
 
 def limit(kind, soft, hard):
     try:
@@ -342,11 +353,16 @@ def run_programs(sources, inputs, seconds=SECONDS):
     """
     检查并运行一批程序，每个都在全部 inputs 上调用 solve(x)。
 
-    【参数】sources：程序文字的列表；inputs：整数的列表；seconds：每个程序的时间限额。
+    【参数】sources：若干程序文字；inputs：若干整数；seconds：每个程序的时间限额。
     【返回】与 sources 等长的 Run 列表。坏程序不会抛出异常：原因写在 Run.error 里。
-    【边界】inputs 里有不是整数的：ValueError。子进程起不来：RuntimeError。
+    【边界】sources 是一段文字、inputs 里有不是整数的或太大的：ValueError。子进程起不来：RuntimeError。
+    整批没有总的时间限额：100 个死循环，最多要等 100 × seconds，再加每次换子进程的时间。
     """
-    inputs = [check_int("inputs", x) for x in inputs]
+    sources, inputs = _as_list("sources", sources), _as_list("inputs", inputs)
+    for x in inputs:
+        if type(x) is int and abs(x) > MAX_RESULT:  # 太长的整数 Python 不肯写成文字，所以不印出来
+            raise ValueError(f"inputs 里的数太大：绝对值最多 1 后面 {len(str(MAX_RESULT)) - 1} 个 0")
+        check_int("inputs", x)
     check_number("seconds", seconds, 0, 3600, open_low=True)
     runs, accepted = [None] * len(sources), []
     for i, source in enumerate(sources):
@@ -358,6 +374,13 @@ def run_programs(sources, inputs, seconds=SECONDS):
     for i, run in zip(accepted, run_unchecked([sources[i] for i in accepted], inputs, seconds)):
         runs[i] = run
     return runs
+
+
+def _as_list(name, values):
+    """任何可以逐个取的东西 → 列表。一段文字也能逐个取，但那一定是写错了。"""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} 应当是一个列表，收到的是 {type(values).__name__}")
+    return list(values)
 
 
 def run_unchecked(sources, inputs, seconds=SECONDS):
@@ -380,19 +403,21 @@ def _one_child(sources, inputs, seconds):
         "sources": sources, "inputs": inputs, "seconds": seconds, "memory_mb": MEMORY_MB,
         "max_result": MAX_RESULT, "calls": ALLOWED_CALLS,
     }
-    runs = []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        Path(folder, "jobs.json").write_text(json.dumps(job), encoding="utf-8")
-        child = _Child(folder)
-        try:
-            child.wait_until_ready()
-            while len(runs) < len(sources):
-                try:
-                    runs.append(_read_run(child.read_line(seconds), len(runs), len(inputs)))
-                except _Failure as failure:
-                    return [*runs, Run((None,) * len(inputs), str(failure))]
-        finally:
-            child.stop()
+    runs, child = [], _Child()
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            Path(folder, "jobs.json").write_text(json.dumps(job), encoding="utf-8")
+            try:
+                child.start(folder)
+                while len(runs) < len(sources):
+                    try:
+                        runs.append(_read_run(child.read_line(seconds), len(runs), len(inputs)))
+                    except _Failure as failure:
+                        return [*runs, Run((None,) * len(inputs), str(failure))]
+            finally:
+                child.stop()  # 先收尸，再删它的工作目录
+    except OSError as error:
+        raise RuntimeError(f"运行程序的子进程没能启动：{error}") from error
     return runs
 
 
@@ -404,9 +429,11 @@ def _read_run(line, index, n_inputs):
     """把一行 JSON 变成 Run；任何不合规矩的地方都是 _Failure。"""
     try:
         i, values, error = json.loads(line)
-        ok = i == index and len(values) == n_inputs and isinstance(error, str)
-        ok = ok and all(value is None or type(value) is int for value in values)
-    except (ValueError, TypeError, RecursionError):
+        ok = type(i) is int and i == index and type(values) is list and len(values) == n_inputs
+        ok = ok and all(value is None or (type(value) is int and abs(value) <= MAX_RESULT) for value in values)
+        ok = ok and (error == "" or (error.isascii() and error.isidentifier()))  # 异常的名字：可以放心打印
+        ok = ok and (bool(error) == (None in values) or n_inputs == 0)  # 没有输入，也可能编译不了
+    except (ValueError, TypeError, AttributeError, RecursionError):
         ok = False
     if not ok:
         raise _Failure(GARBLED)
@@ -416,20 +443,34 @@ def _read_run(line, index, n_inputs):
 class _Child:
     """一个子进程，和读它输出的线程（Windows 上的管道不能用 select 等，所以用线程）。"""
 
-    def __init__(self, folder):
-        # Windows 没有 SYSTEMROOT 就启动不了 Python，只留这一个
-        env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", _CHILD], cwd=folder, env=env, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=True,
-            start_new_session=hasattr(os, "killpg"),  # 自成一个进程组，才好一起结束
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
+    def __init__(self):
+        self.process = None
         self.chunks = queue.Queue(maxsize=4)  # 满了线程就等，管道就堵住：刷屏占不了父进程的内存
         self.buffer = b""
         self.stopped = False
         self.thread = threading.Thread(target=self._pump, daemon=True)
-        self.thread.start()
+
+    def start(self, folder):
+        """启动，等它说"ready"。中途被打断也不要紧：调用它的人在 finally 里 stop()。"""
+        # Windows 没有 SYSTEMROOT 就启动不了 Python，只留这一个
+        env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-B", "-c", _CHILD], cwd=folder, env=env,
+            stdin=subprocess.PIPE,  # 从不写：父进程没了，这一头断开，子进程就知道
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=True,
+            start_new_session=hasattr(os, "killpg"),  # 自成一个进程组，才好一起结束
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            raise OSError("不能再开线程") from error
+        try:
+            ready = self.read_line(START_SECONDS) == '"ready"'
+        except _Failure:
+            ready = False
+        if not ready:
+            raise OSError(f"{sys.executable!r} -I -S 没有回答")
 
     def _pump(self):
         chunk = b"-"
@@ -442,14 +483,6 @@ class _Child:
                 with contextlib.suppress(queue.Full):
                     self.chunks.put(chunk, timeout=0.1)
                     break
-
-    def wait_until_ready(self):
-        try:
-            ready = self.read_line(START_SECONDS) == '"ready"'
-        except _Failure:
-            ready = False
-        if not ready:
-            raise RuntimeError(f"运行程序的子进程没能启动：{sys.executable!r} -I -S")
 
     def read_line(self, seconds):
         """读一行；超时、刷屏、提前结束、不是 UTF-8 都是 _Failure。"""
@@ -471,15 +504,19 @@ class _Child:
             raise _Failure(GARBLED) from None
 
     def stop(self):
-        """结束整个进程组并收尸。正常结束、超时、Ctrl-C 都走到这里。"""
+        """结束整个进程组并收尸。正常结束、超时、Ctrl-C、没能启动，都走到这里。"""
         self.stopped = True
+        if self.process is None:
+            return
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             self.process.kill()
         self.process.wait()
-        self.thread.join(timeout=1)
+        self.process.stdin.close()
+        if self.thread.ident is not None:  # 没有开始的线程不能 join
+            self.thread.join(timeout=1)
         if not self.thread.is_alive():  # 若有漏网的后代还占着管道，线程会一直读，留给退出时收拾
             self.process.stdout.close()
 

@@ -365,6 +365,77 @@ def test_no_child_stays_behind_after_ctrl_c():
     assert not any(os.path.exists(f"/proc/{pid}") for pid in born)
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="要 /proc 才数得清进程")
+@pytest.mark.parametrize("blow", ["SIGKILL", "SIGTERM"])
+def test_the_child_leaves_when_its_parent_is_killed(blow):
+    """父进程来不及收拾：死循环里的子进程自己退出，远早于它的时间限额。"""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'lecture04')!r})\n"
+        "import code_lab\n"
+        "code_lab.run_unchecked(['def solve(x):\\n    while True: pass'], [1], 60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while not (born := children_of(parent.pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert born
+    time.sleep(0.5)
+    parent.send_signal(getattr(signal, blow))
+    parent.wait(10)
+    deadline = time.monotonic() + 5
+
+    def running(pid):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"  # 没有人收尸的不算
+        return False
+
+    while any(map(running, born)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(running, born))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="要 /proc 才数得清进程")
+def test_no_child_stays_behind_when_starting_is_interrupted(monkeypatch):
+    def interrupted(thread):
+        raise KeyboardInterrupt
+
+    before = children_of(os.getpid())
+    monkeypatch.setattr(code_lab.threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_programs([FINE], [1])
+    assert children_of(os.getpid()) <= before
+
+
+def test_a_child_that_cannot_start_is_a_chinese_runtime_error(monkeypatch, tmp_path):
+    def broken(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    for target, name in ((code_lab.tempfile, "TemporaryDirectory"), (code_lab.subprocess, "Popen")):
+        with monkeypatch.context() as m:
+            m.setattr(target, name, broken)
+            with pytest.raises(RuntimeError, match="没能启动"):
+                run_programs([FINE], [1])
+    monkeypatch.setattr(code_lab.sys, "executable", str(tmp_path / "没有"))
+    with pytest.raises(RuntimeError, match="没能启动"):
+        run_programs([FINE], [1])
+
+
+@pytest.mark.parametrize("sources, inputs, name", [
+    ("abc", [1], "sources"), (b"abc", [1], "sources"), (None, [1], "sources"), (3, [1], "sources"),
+    ([FINE], "12", "inputs"), ([FINE], 3, "inputs"), ([FINE], [1.5], "inputs"), ([FINE], [True], "inputs"),
+    ([FINE], ["1"], "inputs"), ([FINE], [10**5000], "inputs"), ([FINE], [-(10**30) - 1], "inputs"),
+])
+def test_odd_arguments_are_named_in_a_chinese_value_error(sources, inputs, name):
+    with pytest.raises(ValueError, match=f"^{name} .*[\u4e00-\u9fff]"):
+        run_programs(sources, inputs)
+
+
+def test_any_iterable_will_do():
+    assert run_programs((source for source in (FINE,)), range(2)) == [code_lab.Run((1, 2), "")]
+    assert run_programs([FINE], [10**30 - 1, -(10**30)])[0].values == (10**30, 1 - 10**30)
+    assert run_programs([], [1]) == [] and run_programs([FINE], []) == [code_lab.Run((), "")]
+
+
 def test_the_runner_needs_no_alarm_and_no_resource():
     """Windows 没有 SIGALRM、killpg 和 resource：源码里不用前者，后两个只在有的时候用。"""
     text = (ROOT / "lecture04" / "code_lab.py").read_text(encoding="utf-8")
@@ -742,12 +813,20 @@ def test_without_a_guard_success_decays_as_the_formula_says(monkeypatch):
 
 def test_json_of_a_child_line_must_fit():
     """结果行的任何不合规矩，都是失败，不是结果。"""
-    good = json.dumps([3, [1, None], ""])
-    assert code_lab._read_run(good, 3, 2) == code_lab.Run((1, None), "")
+    good = json.dumps([3, [1, None], "ZeroDivisionError"])
+    assert code_lab._read_run(good, 3, 2) == code_lab.Run((1, None), "除以零")
+    assert code_lab._read_run('[3, [1, 2], ""]', 3, 2) == code_lab.Run((1, 2), "")
+    assert code_lab._read_run('[0, [], "RecursionError"]', 0, 0).error  # 没有输入，也可能编译不了
     for line in ("", "3", "[]", "[3]", '[3, [1], ""]', '[4, [1, 2], ""]', '[3, [1, 2.5], ""]', '[3, [1, true], ""]',
-                 '[3, "ab", ""]', '[3, [1, 2], null]', "[" * 5000, '{"3": 1}', "null", "[3, [1, 2], 1"):
+                 '[3, "ab", ""]', '[3, [1, 2], null]', "[" * 5000, '{"3": 1}', "null", "[3, [1, 2], 1",
+                 '[3, [1, null], ""]', '[3, [1, 2], "TypeError"]', '[3, [1, null], "\\ud800"]',
+                 '[3, {"1": 1, "2": 2}, ""]',
+                 '[3, [1, null], "\\u001b[2J"]', '[3.0, [1, 2], ""]', f'[3, [1, {"9" * 4200}], ""]',
+                 f'[3, [1, {"9" * 5000}], ""]', f'[3, [1, -1{"0" * 29}1], ""]'):
         with pytest.raises(code_lab._Failure):
             code_lab._read_run(line, 3, 2)
+    with pytest.raises(code_lab._Failure):
+        code_lab._read_run('[false, [1], ""]', 0, 1)
 
 
 def test_procedures_are_the_course_s():
