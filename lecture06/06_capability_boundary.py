@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    PROCEDURES, TEMPERATURE, TrainableLLM, add_grad, apply_bug, apply_op, check_int, check_number, make_problem_set,
-    mean, observe, pass_at_k, print_table, probs_for, run_script, step_records, title,
+    PROCEDURES, TEMPERATURE, TrainableLLM, add_grpo_group, apply_bug, apply_op, check_int, check_number,
+    make_problem_set, mean, observe, pass_at_k, print_table, run_script, title,
 )
 
 BASE_SIZE = 3e8  # 基座模型的参数量
@@ -123,14 +123,7 @@ def train(uses, train_set, test_set, rng):
         for problem, kind in rng.sample(train_set, BATCH):
             samples = [views[kind].generate(problem, rng, TEMPERATURE) for _ in range(GROUP)]
             rewards = [int(solved(sample, kind)) for sample in samples]
-            average = mean(rewards)
-            std = math.sqrt(average * (1 - average))
-            if std == 0:  # 全对或全错：没有梯度
-                continue
-            for sample, reward in zip(samples, rewards):
-                weight = (reward - average) / std / (BATCH * GROUP)
-                for (key, action), probs in zip(step_records(problem, sample), probs_for(views[kind], problem, sample)):
-                    add_grad(grads[kind], key, action, probs, weight)
+            add_grpo_group(grads[kind], views[kind], problem, samples, rewards, BATCH * GROUP)
         policy.update(grads, LR)
     return policy, curve
 

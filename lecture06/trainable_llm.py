@@ -33,17 +33,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     ALPHA, BETA, CARELESS_OFFSETS, LOGIT_BUG, LOGIT_CARELESS, PROCEDURES, REF_SIZE, Problem, Sample, Step, ToyLLM,
-    apply_bug, apply_op, bar, check_choice, check_int, check_number, extend_trace, fmt_size, make_problem,
-    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax,
+    apply_bug, apply_op, bar, check_ascending, check_choice, check_int, check_number, extend_trace, fmt_size,
+    make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax,
     step_hardness, title,
 )
 
 __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "ALPHA", "BETA", "CARELESS_OFFSETS", "LOGIT_BUG", "LOGIT_CARELESS", "PROCEDURES", "REF_SIZE", "Problem", "Sample",
-    "Step", "ToyLLM", "apply_bug", "apply_op", "bar", "check_choice", "check_int", "check_number", "extend_trace",
-    "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
+    "Step", "ToyLLM", "apply_bug", "apply_op", "bar", "check_ascending", "check_choice", "check_int", "check_number",
+    "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
     "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
-    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "apply_grads", "context_key", "context_report",
+    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key", "context_report",
     "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
     "true_contexts", "value_at",
 ]
@@ -168,7 +168,7 @@ def sft(model, data, epochs=30, lr=2.0):
     【思路】全批量的梯度上升：所有样本、所有步骤的梯度相加，除以总步数。同一语境的概率相同，
     所以先数清每种语境里各做法出现几次，再算梯度，不必逐步重复。
     【参数】data：[(problem, sample)]；epochs：遍数 ≥ 0；lr：学习率 ≥ 0。
-    【边界】data 为空：没有东西可学，原样返回。
+    【边界】data 为空：没有东西可学，原样返回。遍数不多时还没有学到数据的水平（01 的演示 3）。
     """
     check_int("epochs", epochs, 0)
     check_number("lr", lr, 0)
@@ -180,9 +180,7 @@ def sft(model, data, epochs=30, lr=2.0):
     for _ in range(epochs):
         grads = {}
         for key, row in counts.items():
-            probs = model.context_probs(key)
-            for action, count in enumerate(row):
-                add_grad(grads, key, action, probs, count / total)
+            grads[key] = [(count - sum(row) * p) / total for count, p in zip(row, model.context_probs(key))]
         apply_grads(model, grads, lr)
     return model
 
@@ -192,6 +190,19 @@ def grpo_advantages(rewards, epsilon=1e-6):
     average = mean(rewards)
     std = math.sqrt(mean((r - average) ** 2 for r in rewards))
     return [(r - average) / (std + epsilon) for r in rewards]
+
+
+def add_grpo_group(grads, model, problem, samples, rewards, n_samples):
+    """
+    把一道题的一组样本的 GRPO 梯度累加进 grads；06、08 用它，02 里是摊开来写的。
+
+    【参数】model：求梯度用的模型；samples、rewards：这一组的作答和奖励；n_samples：一批的总样本数，梯度除以它。
+    【边界】全对或全错的组优势全是 0，grads 不变。
+    """
+    for sample, advantage in zip(samples, grpo_advantages(rewards)):
+        if advantage:
+            for (key, action), probs in zip(step_records(problem, sample), probs_for(model, problem, sample)):
+                add_grad(grads, key, action, probs, advantage / n_samples)
 
 
 # ==============================================================================
