@@ -27,16 +27,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, REF_SIZE, WIDTH, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar,
-    check_choice, check_int, check_number, display_width, extend_trace, fmt_size, make_problem, make_problem_set, mean,
-    observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax, step_hardness, title,
+    check_ascending, check_choice, check_int, check_number, display_width, extend_trace, fmt_size, make_problem,
+    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax,
+    step_hardness, title,
 )
 
 __all__ = [
     # 从 toy_llm 转手出去的
     "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "REF_SIZE", "WIDTH", "Problem", "Sample", "Step", "ToyLLM",
-    "apply_bug", "apply_op", "bar", "check_choice", "check_int", "check_number", "display_width", "extend_trace",
-    "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs", "print_table",
-    "run_script", "sample_index", "softmax", "step_hardness", "title",
+    "apply_bug", "apply_op", "bar", "check_ascending", "check_choice", "check_int", "check_number", "display_width",
+    "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k",
+    "path_probs", "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
     "ORM", "PRM", "Meter", "answer_law", "beam_search", "best_of_n", "coverage", "flops", "is_rounded",
     "majority_vote", "sample_traces", "weighted_vote",
