@@ -18,7 +18,7 @@
     沿着最优策略走，奖励对 KL 的斜率：dE[r]/dKL = β
 r 是奖励，π_ref 是 SFT 模型，β 是惩罚的系数，Z 是归一化常数。
 
-运行时间：约 12 秒，需要 torch。
+运行时间：约 10 秒，需要 torch。
 """
 import sys
 from pathlib import Path

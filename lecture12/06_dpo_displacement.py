@@ -18,7 +18,7 @@
     IPO    (h - 1/(2τ))^2                             停在 h = 1/(2τ)
 w 是赢家，l 是输家，ε 是假定的标错比例，τ 是 IPO 的系数。
 
-运行时间：约 20 秒，需要 torch。
+运行时间：约 12 秒，需要 torch。
 """
 import copy
 import math
