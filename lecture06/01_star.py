@@ -14,6 +14,7 @@
     STaR           就是上面三步；
     + 合理化       没通过的题，告诉模型答案再作答一次（rationalization），通过的也留下；
     粗糙 verifier  只核对答案的个位数。
+每轮微调只训练 SFT_EPOCHS 遍，离数据的水平还差一截；演示 3 换几种遍数，看停下来有多少是它造成的。
 简化：真实的 STaR 先用几个手写的例子引出推理，这里的模型天生就一步一步写；"看着答案"在这里
 是把每一步 "correct" 的 logit 提高 HINT_BONUS。训练数据里从来没有提示，只有过程。
 
@@ -21,7 +22,7 @@
     ∑ E[ 1(答案对) · log π(过程) 的梯度 ]
 答错的过程权重是 0：它既不被模仿，也不被压低。
 
-运行时间：约 0.7 秒，只用标准库。
+运行时间：约 2 秒，只用标准库。
 """
 import random
 import sys
@@ -29,13 +30,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, check_int, check_number, context_report, evaluate, make_problem_set,
-    mean, observe, print_table, run_script, sft, title,
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, check_ascending, check_int, check_number, context_report, evaluate,
+    make_problem_set, mean, observe, print_table, run_script, sft, step_records, title,
 )
 
 BASE_SIZE = 1e9  # 基座模型的参数量
 HINT_BONUS = 1.5  # 看着答案作答时，每一步 "correct" 的 logit 提高多少
 ITERATIONS = 6  # STaR 转几轮
+SFT_EPOCHS = 30  # 每轮从基座训练几遍
+MORE_EPOCHS = (30, 100, 300)  # 演示 3 比较的遍数，从小到大
 N_TRAIN, N_TEST = 300, 200  # 训练题与测试题的数量
 MIN_STEPS, MAX_STEPS = 3, 8  # 每道题的步数范围
 TRAIN_SEED, TEST_SEED = 140, 141  # 两个题集的随机种子
@@ -61,12 +64,12 @@ def verify(problem, sample, coarse):
     return sample.correct
 
 
-def star(base_size, train, test, rng, rationalize=False, coarse=False):
+def star(base_size, train, test, rng, rationalize=False, coarse=False, epochs=None):
     """
-    【思路】每轮都从基座微调：接着上一轮的模型训练，早期留下的错会一轮轮积累。
-    【参数】train、test：题目的列表；rng：采样与评测共用的随机数发生器。
+    【思路】每轮都从基座微调：坏过程不会留在参数里，模型也不会越走越远。
+    【参数】train、test：题目的列表；rng：采样与评测共用的随机数发生器；epochs：每轮的遍数，默认 SFT_EPOCHS。
     【返回】每轮一个 dict（第 0 轮是没有训练的基座）：iter 轮次，test_pass1 测试集 pass@1，n_data 留下的
-    过程数，n_wrong_kept 其中答案其实不对的，contexts 四种语境的 P(correct)。
+    过程数，n_wrong_kept 其中答案其实不对的，right_steps 留下的步骤里做对的比例，contexts 四种语境的 P(correct)。
     """
     model = TrainableLLM(base_size)
     data = []
@@ -74,12 +77,13 @@ def star(base_size, train, test, rng, rationalize=False, coarse=False):
     for iteration in range(ITERATIONS + 1):
         if iteration:
             data = collect(model, train, rng, rationalize, coarse)
-            model = sft(TrainableLLM(base_size), data)
+            model = sft(TrainableLLM(base_size), data, SFT_EPOCHS if epochs is None else epochs)
         history.append({
             "iter": iteration,
             "test_pass1": evaluate(model, test, rng)[1],
             "n_data": len(data),
             "n_wrong_kept": sum(not sample.correct for _, sample in data),
+            "right_steps": mean([a == 0 for pair in data for _, a in step_records(*pair)] or [0.0]),
             "contexts": context_report(model),
         })
     return history
@@ -103,6 +107,9 @@ def collect(model, train, rng, rationalize, coarse):
 def main():
     check_int("ITERATIONS", ITERATIONS, 1)
     check_number("HINT_BONUS", HINT_BONUS, 0)
+    check_int("SFT_EPOCHS", SFT_EPOCHS, 0, 3000)
+    for value in check_ascending("MORE_EPOCHS", MORE_EPOCHS):
+        check_int("MORE_EPOCHS 里的数", value, 1, 3000)
 
     title("演示 1：三种跑法，每轮之后的测试集 pass@1")
     print(f"  每格：pass@1（留下几条过程 / 其中几条答案不对），训练题 {N_TRAIN} 道")
@@ -133,7 +140,7 @@ def main():
     )
     observe(
         f"然后停住了：前 {half} 轮涨 {early:.3f}，后 {ITERATIONS - half} 轮只有 {late:+.3f}。"
-        f"最后一轮 {N_TRAIN} 道题里只有 {kept['STaR'][-1]} 道留下了过程，剩下的题没有教会它任何东西。",
+        f"最后一轮 {N_TRAIN} 道题里只有 {kept['STaR'][-1]} 道留下了过程，剩下的题没有教会它任何东西。为什么停在这里，见演示 3。",
         late < 0.5 * early and kept["STaR"][-1] < 0.75 * N_TRAIN,
     )
     observe(
@@ -166,7 +173,7 @@ def main():
     observe(
         f"STaR 把会的练熟了，不会的还差得远：“{easiest}”到了 {after['STaR'][easiest]:.3f}，两种两位数乘法平均只到 "
         f"{two_digits['STaR']:.3f}（被乘数 ≥ 100 的从 {before[hardest]:.3f} 到 {after['STaR'][hardest]:.3f}）："
-        "含这种步骤的题很少做对，留下的过程里就很少有它。",
+        "含这种步骤的题很少做对，留下的过程里就很少有它，同样的遍数里它走得最少。",
         after["STaR"][easiest] > 0.85 and two_digits["STaR"] < 0.6,
     )
     observe(
@@ -185,6 +192,36 @@ def main():
     observe(
         "Zelikman et al.（2022）：GPT-J 6B 在 CommonsenseQA 上 68.8%（STaR）与 72.5%（加合理化），"
         "在 GSM8K 上却几乎没有差别（10.1% 与 10.7%）。提示有没有用，要看难题上的提示能不能换来像样的过程。"
+    )
+
+    title("演示 3：停在哪里 —— 每轮从基座训练几遍")
+    print("  每对：STaR / + 合理化。“对的步骤”是 STaR 最后一轮的数据里做对的比例")
+    longer = {
+        epochs: [star(BASE_SIZE, train, test, random.Random(RUN_SEED), hint, epochs=epochs) for hint in (False, True)]
+        for epochs in MORE_EPOCHS
+    }
+    rows, middle = [], list(HARD_CONTEXTS)[1]
+    for epochs, pair in longer.items():
+        cells = [" / ".join(f"{h[i]['test_pass1']:.3f}" for h in pair) for i in (1, -1)]
+        hard = " / ".join(f"{h[-1]['contexts'][hardest]:.3f}" for h in pair)
+        last = pair[0][-1]
+        rows.append([epochs, *cells, f"{last['right_steps']:.3f}", f"{last['contexts'][middle]:.3f}", hard])
+    print_table(["遍数", "第 1 轮 pass@1", "最后一轮 pass@1", "对的步骤", middle, "最难的语境"], rows)
+    few, many = longer[MORE_EPOCHS[0]], longer[MORE_EPOCHS[-1]]
+    short, long = few[0][-1], many[0][-1]
+    first_gap, last_gap = (many[1][i]["test_pass1"] - many[0][i]["test_pass1"] for i in (1, -1))
+    print("观察：")
+    observe(
+        f"停得这么低，先是因为没练够：训练 {MORE_EPOCHS[0]} 遍，最后一轮的数据里 {short['right_steps']:.1%} 的步骤做对了，"
+        f"“{middle}”却只学到 {short['contexts'][middle]:.3f}。改成 {MORE_EPOCHS[-1]} 遍，同一个飞轮停在 "
+        f"{long['test_pass1']:.3f}，不是 {short['test_pass1']:.3f}。",
+        short["right_steps"] > 0.95 and short["contexts"][middle] < short["right_steps"] - 0.1
+        and long["test_pass1"] > short["test_pass1"] + 0.3,
+    )
+    observe(
+        f"难题少有数据，决定的是先后：练够了，第 1 轮合理化仍领先 {first_gap:.3f}，最后只差 {last_gap:+.3f}，"
+        f"最难的语境 STaR 也到了 {long['contexts'][hardest]:.3f}。练不够的时候，先后才变成了高低。",
+        first_gap > 0.1 and abs(last_gap) < 0.3 * first_gap and long["contexts"][hardest] > 0.85,
     )
 
 

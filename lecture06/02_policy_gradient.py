@@ -88,9 +88,7 @@ def train(method, train_set, test_set, seed, lr=LR):
     check_int("EVAL_EVERY", EVAL_EVERY, 1)
     check_number("lr", lr, 0)
     check_number("BASELINE_DECAY", BASELINE_DECAY, 0, 1)
-    rng = random.Random(seed)
-    model = TrainableLLM(BASE_SIZE)
-    state = {}
+    rng, model, state = random.Random(seed), TrainableLLM(BASE_SIZE), {}
     curve = [(0, evaluate(model, test_set, rng)[1])]
     for step in range(1, STEPS + 1):
         grads, probs, batch_rewards = {}, {}, []  # 一批之内参数不变，每种语境的概率只算一次
@@ -117,7 +115,7 @@ def accumulate(grads, model, problem, sample, weight, probs):
 
 
 def update_baseline(state, batch_mean):
-    """基线在更新参数之后才动：用到的总是上一步的基线，与这一步抽到什么无关，梯度才无偏。"""
+    """基线在更新参数之后才动：用的是上一步的基线，与这一步抽到什么无关，梯度才无偏（第一步除外：用组平均）。"""
     old = state.get("baseline")
     state["baseline"] = batch_mean if old is None else BASELINE_DECAY * old + (1 - BASELINE_DECAY) * batch_mean
 
@@ -144,15 +142,17 @@ def pass_k_at_temperature(model, problems, rng, temperature, n=16, ks=(1, 16)):
 
 
 def main():
-    check_int("GROUP", GROUP, 2)
+    for name, low in (("GROUP", 2), ("N_ADVANTAGE", 1), ("N_SAMPLES", 2), ("N_ENTROPY", 1)):
+        check_int(name, globals()[name], low)
     check_number("LR", LR, 0)
     check_number("LR_FACTOR", LR_FACTOR, 0)
     check_number("EPSILON", EPSILON, 0, open_low=True)
-    check_int("N_ADVANTAGE", N_ADVANTAGE, 1)
-    check_int("N_SAMPLES", N_SAMPLES, 2)
-    check_int("N_ENTROPY", N_ENTROPY, 1)
-    if len(TEMPERATURES) < 3 or TEMPERATURES[0] != TEMPERATURE:
-        raise ValueError(f"TEMPERATURES 应当至少三个，第一个是 {TEMPERATURE}，收到的是 {TEMPERATURES!r}")
+    for t in TEMPERATURES:
+        check_number("TEMPERATURES 里的数", t, 0)
+    if len(TEMPERATURES) < 3 or TEMPERATURES[0] != TEMPERATURE or sorted({*TEMPERATURES})[::-1] != [*TEMPERATURES]:
+        raise ValueError(f"TEMPERATURES 应当至少三个，从 {TEMPERATURE} 开始，越来越低，收到的是 {TEMPERATURES!r}")
+    if len(METHODS) != 4 or {*METHODS} != {"sft_correct", "reinforce_baseline", "rloo", "grpo"}:
+        raise ValueError(f"METHODS 应当是四种优势各一次，次序随意，收到的是 {METHODS!r}")
 
     title(f"演示 1：四种优势，测试集 pass@1（每步 {BATCH} 题 × {GROUP} 个样本，学习率 {LR:g}）")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
@@ -175,8 +175,7 @@ def main():
 
     final = {name: curve[-1][1] for name, curve in curves.items()}
     early = {name: curve[min(1, len(curve) - 1)] for name, curve in curves.items()}
-    slowest = min(final[m] for m in METHODS)
-    ratio = sizes["grpo"][0] / max(sizes["rloo"][0], EPSILON)
+    slowest, ratio = min(final[m] for m in METHODS), sizes["grpo"][0] / max(sizes["rloo"][0], 1e-9)
     print("观察：")
     observe(
         f"四种都学会了：{curves['grpo'][-1][0]} 步之后 pass@1 从 {curves['grpo'][0][1]:.3f} 到 {slowest:.3f} 以上。"
@@ -190,13 +189,13 @@ def main():
     )
     observe(
         f"快的主要原因是步子大：rloo 的学习率乘 {LR_FACTOR:g}，第 {early[fast_name][0]} 步就到了 "
-        f"{early[fast_name][1]:.3f}，不输给 grpo。比较方法之前，先把学习率各自调好。",
+        f"{early[fast_name][1]:.3f}，不输给 grpo。（乘 {ratio:.1f} 才是同样大的步子。）先把学习率各自调好，再比方法。",
         early[fast_name][1] > early["grpo"][1] and final[fast_name] > final["grpo"] - 0.03,
     )
     observe(
-        f"sft_correct 给答错的样本 {sizes['sft_correct'][1]:g}：错的从不被压低，只会被对的挤下去；另外三种给的是负数。"
-        "它就是没有基线的 REINFORCE：无偏，方差却随奖励的编码变（04）。",
-        sizes["sft_correct"][1] == 0 and max(sizes[m][1] for m in METHODS[1:]) < -0.02,
+        f"sft_correct 从不压低答错的（权重 0），错的只会被对的挤下去，最后也追上了 rloo：{final['sft_correct']:.3f} 和 "
+        f"{final['rloo']:.3f}。它就是没有基线的 REINFORCE：无偏，方差却随奖励的编码变（04）。",
+        final["sft_correct"] > final["rloo"] - 0.05 and max(sizes[m][1] for m in METHODS if m != "sft_correct") < -0.02,
     )
 
     title("演示 2：RL 与低温采样 —— 是学会了，还是只把分布磨尖了")

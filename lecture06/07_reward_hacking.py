@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_choice, check_int, check_number, grpo_advantages,
-    make_problem_set, mean, observe, print_table, run_script, sft, step_records, title,
+    TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_ascending, check_choice, check_int, check_number,
+    grpo_advantages, make_problem_set, mean, observe, print_table, run_script, sft, step_records, title,
 )
 
 HOLES = ("个位", "格式")  # 两种有漏洞的 verifier
@@ -41,6 +41,7 @@ LR = 2.0  # 学习率
 LRS = (1.0, 2.0, 4.0)  # 演示 2 比较的学习率，从小到大
 SHARES = (0.05, 0.1, 0.2)  # 演示 3 比较的抽查比例，从小到大
 SFT_ROUNDS = 8  # 演示 1：SFT 转几轮
+SFT_EPOCHS = (30, 300)  # 演示 1：SFT 每轮从基座训练几遍；前一个是 01 用的，后一个差不多练到头
 N_TRAIN, N_TEST = 300, 150  # 训练题与测试题的数量
 N_EVAL = 3  # 评测时每道测试题答几次
 MIN_STEPS, MAX_STEPS = 3, 8  # 每道题的步数范围
@@ -57,7 +58,7 @@ class Cheater(TrainableLLM):
 
     @property
     def p_template(self):
-        return 0.0 if self.gate is None else 1 / (1 + math.exp(-self.gate))
+        return 0.0 if self.gate is None else 1 / (1 + math.exp(min(700.0, -self.gate)))  # 再小就溢出了
 
     def attempt(self, problem, rng):
         """作答一次，返回 Sample；写了模板时返回 None。"""
@@ -115,13 +116,13 @@ def train(hole, train_set, test_set, share=0.0, lr=None):
     return history
 
 
-def imitate(train_set, test_set):
-    """对照：同一个"个位" verifier，换成 01 的做法（过滤、从基座 SFT），返回 (代理奖励, 真实正确率)。"""
+def imitate(train_set, test_set, epochs):
+    """对照：同一个"个位" verifier，换成 01 的做法（过滤、从基座 SFT epochs 遍），返回 (代理奖励, 真实正确率)。"""
     rng = random.Random(TRAIN_SEED)
     model = Cheater(BASE_SIZE)
     for _ in range(SFT_ROUNDS):
         pairs = [(problem, model.attempt(problem, rng)) for problem in train_set]
-        model = sft(Cheater(BASE_SIZE), [pair for pair in pairs if passes("个位", *pair)])
+        model = sft(Cheater(BASE_SIZE), [pair for pair in pairs if passes("个位", *pair)], epochs)
     return measure(model, "个位", test_set, rng)
 
 
@@ -135,15 +136,13 @@ def main():
         check_int(name, globals()[name], 1, STEPS if name == "EVAL_EVERY" else None)
     check_int("GROUP", GROUP, 2)
     check_int("BATCH", BATCH, 1, N_TRAIN)
-    for name, values in (("LR", (LR,)), ("LRS", LRS)):
-        for value in values:
-            check_number(name, value, 0)
-    if not (LRS and SHARES):
-        raise ValueError(f"LRS 和 SHARES 应当至少各有一个数，收到的是 {LRS!r} 和 {SHARES!r}")
-    for value in SHARES:
-        check_number("SHARES", value, 0, 1)
-    if not 0 < TEMPLATE_P < 1:
-        raise ValueError(f"TEMPLATE_P 应当在 0 和 1 之间（不含两端），收到的是 {TEMPLATE_P!r}")
+    check_number("LR", LR, 0)
+    check_ascending("LRS", LRS, 2, 0)
+    for value in check_ascending("SHARES", SHARES, 1, 0):
+        check_number("SHARES 里的数", value, 0, 1)
+    for value in check_ascending("SFT_EPOCHS", SFT_EPOCHS):
+        check_int("SFT_EPOCHS 里的数", value, 1, 3000)
+    check_number("TEMPLATE_P", TEMPLATE_P, 1e-6, 1 - 1e-6)
 
     title("演示 1：只核对个位 —— 代理奖励与真实正确率")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
@@ -154,19 +153,23 @@ def main():
         for a, b in zip(loose[::2], strict[::2])
     ]
     print_table(["步数", "代理奖励", "真实正确率", "差", "精确核对训练的真实正确率"], rows)
-    sft_proxy, sft_true = imitate(train_set, test_set)
-    print(f"\n  同一个 verifier，过滤后 SFT {SFT_ROUNDS} 轮：代理奖励 {sft_proxy:.3f}，真实正确率 {sft_true:.3f}")
+    copies = {epochs: imitate(train_set, test_set, epochs) for epochs in SFT_EPOCHS}
+    print(f"\n  同一个 verifier，过滤后从基座 SFT，{SFT_ROUNDS} 轮：")
+    print_table(
+        ["每轮几遍", "代理奖励", "真实正确率", "差"], [[e, *(f"{x:.3f}" for x in (p, t, p - t))] for e, (p, t) in copies.items()]
+    )
+    (_, short), (long_proxy, long_true) = copies[SFT_EPOCHS[0]], copies[SFT_EPOCHS[-1]]
     end, target = loose[-1], strict[-1]["true"]
     print("观察：")
     observe(
-        f"代理奖励升到 {end['proxy']:.3f}，真实正确率停在 {end['true']:.3f}，用精确核对训练是 {target:.3f}："
-        "个位分不清“做对”和“错得不改个位”，两种都被放大。",
+        f"{end['step']} 步时代理奖励升到 {end['proxy']:.3f}，真实正确率才 {end['true']:.3f}（还在慢慢升），用精确核对训练是 "
+        f"{target:.3f}：个位分不清“做对”和“错得不改个位”，两种都被放大。",
         end["proxy"] > 0.9 and end["proxy"] - end["true"] > 0.08 and target > end["true"] + 0.03,
     )
     observe(
-        f"同样的漏洞，SFT 停在 {sft_true:.3f}：它按比例模仿通过的过程，对错都学。RL 还会压低没通过的，走得远得多，"
-        "奖励与真相的差却留了下来。",
-        sft_true < 0.6 * end["true"],
+        f"同样的漏洞，SFT 每轮 {SFT_EPOCHS[-1]} 遍：代理奖励也有 {long_proxy:.3f}，真实正确率 {long_true:.3f}。它按比例模仿通过的"
+        f"过程，对错都学，比 RL 差。每轮只练 {SFT_EPOCHS[0]} 遍的 {short:.3f}，多半是没有练够（01 的演示 3）。",
+        long_proxy > 0.8 and long_true < end["true"] - 0.03 and short < long_true - 0.1,
     )
 
     title(f"演示 2：模板一律通过 —— 先变好，再变坏（一开始 P(模板) = {TEMPLATE_P:g}）")
@@ -189,7 +192,7 @@ def main():
     )
     observe(
         "学习率越大，漏洞找到得越早：P(模板) 过半是在第 " + "、".join(str(found[lr]) for lr in LRS) + " 步。"
-        "只看奖励曲线，这三次训练都很成功。",
+        "只看奖励曲线，这几次训练都很成功。",
         found[LRS[0]] > found[LRS[-1]] and sorted(found.values(), reverse=True) == list(found.values()),
     )
 
@@ -215,7 +218,7 @@ def main():
     )
     observe(
         "为什么一小部分就够：模型变好之后，没抽查的组全部通过，优势是 0，不再教任何东西；只有抽查的组还有对有错，"
-        "方向由它们定。抽查来不及生效之前模板就占了上风的话，再少的抽查也救不回来。"
+        "方向由它们定。抽查来不及生效之前模板就占了上风的话，这么少的抽查就救不回来。"
     )
     observe(
         "真实的例子：Denison et al.（2024）里，经过一串可钻空子的任务训练的模型，32,768 次里有 45 次去改自己的奖励；"

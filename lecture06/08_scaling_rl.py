@@ -155,6 +155,7 @@ def check_constants():
     check_int("BATCH", BATCH, 1, N_TRAIN)
     check_int("BUDGET", BUDGET, 10)
     check_int("N_POINTS", N_POINTS, 1)
+    check_ascending("FRACTIONS", FRACTIONS, 2, 0)
     for noise, cost, lr in RECIPES.values():
         check_number("LOW_NOISE、HIGH_NOISE", noise, 0, 0.9)
         check_int("RECIPES 里的花费", cost, 1, BUDGET)
