@@ -649,7 +649,16 @@ def test_always_calling_matches_the_formula(monkeypatch):
     problems = make_problem_set(random.Random(1), 100, 2, 4)
     measured, calls = tools.evaluate(model, problems, lambda *step: True, random.Random(2))
     m, r = tools.malformed_rate(1e9), tools.RECOVER
-    exact = tools.exact(model, problems, lambda p, b, c: (1 - m) * (p + c) + m * r * p)
+    by_hand = []
+    for problem in problems:
+        by_hand.append(1.0)
+        x = problem.start
+        for i, (step, truth) in enumerate(zip(problem.steps, problem.true_values)):
+            p, _, c = model.step_probs(step.op, x, step.operand, i)
+            by_hand[-1] *= (1 - m) * (p + c) + m * r * p
+            x = truth
+    exact = sum(by_hand) / len(by_hand)
+    assert tools.exact(model, problems, lambda *step: True) == pytest.approx(exact, abs=1e-12)
     assert abs(measured - exact) < 0.03
     assert calls == pytest.approx(sum(p.n_steps for p in problems) / 100)
 
@@ -658,7 +667,23 @@ def test_without_calls_it_is_the_plain_model(monkeypatch):
     monkeypatch.setattr(tools, "REPEATS", 40)
     model, problems = ToyLLM(1e10), make_problem_set(random.Random(3), 100, 2, 4)
     measured, calls = tools.evaluate(model, problems, lambda *step: False, random.Random(4))
-    assert calls == 0 and abs(measured - tools.exact(model, problems, lambda p, b, c: p)) < 0.03
+    assert calls == 0 and abs(measured - tools.exact(model, problems, lambda *step: False)) < 0.03
+
+
+def test_half_the_steps_with_a_call_matches_the_formula(monkeypatch):
+    """只在乘法上调用：测得的与公式对照；从不写坏就是上限。"""
+    monkeypatch.setattr(tools, "REPEATS", 60)
+    model, problems = ToyLLM(1e10), make_problem_set(random.Random(8), 100, 2, 4)
+
+    def on_products(op, x, b, i):
+        return op == "mul"
+
+    measured, _ = tools.evaluate(model, problems, on_products, random.Random(9))
+    never, some, always = (
+        tools.exact(model, problems, f) for f in (lambda *step: False, on_products, lambda *step: True)
+    )
+    assert abs(measured - some) < 0.025 and never < some < always
+    assert always < tools.exact(model, problems, lambda *step: True, m=0)
 
 
 @pytest.mark.parametrize("template", tools.BROKEN)
