@@ -225,7 +225,8 @@ def main():
             rows.append([model.name, name, f"{accuracy:.3f}", f"{right:.3f}", f"{calls:.2f}", gain])
     print_table(["规模", "习惯", "正确率：测得", "正确率：公式", "调用/题", "每次调用换来"], rows)
     (_, _, base), (_, every, most), (_, few, gain) = (scores[which][name] for name in ("从不", "总是", "过滤学来"))
-    sure, learned, always = (worth[which][name] for name in ("拿不准才用", "过滤学来", "总是"))
+    careful, sure = scores[which]["拿不准才用"][2], worth[which]["拿不准才用"]
+    learned, always = worth[which]["过滤学来"], worth[which]["总是"]
     print("观察：")
     observe(
         f"{models[which].name}：过滤学来的习惯每题只调用 {few:.2f} 次（“总是”要 {every:.2f} 次），"
@@ -233,10 +234,10 @@ def main():
         gain - base > 0.5 * (most - base) > 0 and few < 0.4 * every,
     )
     observe(
-        f"每次调用最值的是“拿不准才用”：{models[which].name} 每次 {sure:+.3f}，“过滤学来”{learned:+.3f}，“总是”"
-        f"{always:+.3f}。可是它调用得太少，总的提升最小。从 {models[1].name} 起都这样。",
-        all(each["拿不准才用"] > each["过滤学来"] > each["总是"] > 0 for each in worth[1:])
-        and all(score["拿不准才用"][2] < min(score["过滤学来"][2], score["总是"][2]) for score in scores[1:]),
+        f"从 {models[1].name} 起，每次调用最值的都是“拿不准才用”：{models[which].name} 每次 {sure:+.3f}，“过滤学来”"
+        f"{learned:+.3f}，“总是”{always:+.3f}。可是它调用得少，总的提升是 {careful - base:+.3f}，三种里最小。",
+        all(each["拿不准才用"] > max(0, each["过滤学来"], each["总是"]) for each in worth[1:])
+        and sure > learned > always and careful < min(gain, most),
     )
     observe(
         f"{models[0].name}：怎么调用都亏。按公式，不调用 {bare[0]:.3f}，“总是”{formula[0]:.3f}，“过滤学来”"
