@@ -11,7 +11,7 @@
     修（repair），概率 σ(θ)：保留 i 之前的步骤，第 i 步重写，但不再写 v，然后接着往下做；
     重来（resample），概率 1 - σ(θ)：从头再采样，反馈白给。
 只训练 θ 这一个数，算法是 REINFORCE。
-消融：反馈换成随机的一步（feedback="random"），看模型学到的是"用反馈"还是"总是修"。
+消融：反馈换成随机的一步（feedback="random"），看 θ 往哪边走。
 简化：真实的 RLEF 用 PPO 训练整个代码模型，公开测试给反馈、另一组私有测试给奖励；
 这里反馈和奖励都来自标准答案，而且碰巧答对也算对（Sample.correct）。
 
@@ -31,8 +31,9 @@ from pathlib import Path
 LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from tts_tools import (
-    CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, bar, check_choice, check_int, check_number,
-    extend_trace, make_problem_set, mean, observe, pad, print_table, run_script, sample_index, softmax, title,
+    CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, bar, check_ascending, check_choice, check_int,
+    check_number, extend_trace, make_problem_set, mean, observe, pad, print_table, run_script, sample_index, softmax,
+    title,
 )
 
 TEMPERATURE = 0.7  # 采样温度；修的那一步也用它
@@ -164,6 +165,7 @@ def main():
     check_int("LOG_EVERY", LOG_EVERY, 1)
     check_number("LR", LR, 0, open_low=True)
     check_int("REPEATS", REPEATS, 1)
+    check_ascending("TRIES", TRIES, 1)
     for k in TRIES:
         check_int("TRIES", k, 1)
 
@@ -227,8 +229,8 @@ def main():
         noise[2] < noise[1] - 0.08,
     )
     observe(
-        f"同一个算法，这回把 σ(θ) 从 {sigmoid(THETA0):.2f} 压到 {log[-1][1]:.3f}：学到的不是“总是修”，"
-        "而是“反馈有信息时才用”。",
+        f"同一个算法，这回把 σ(θ) 从 {sigmoid(THETA0):.2f} 压到 {log[-1][1]:.3f}：反馈有信息时学到“修”，没有信息时"
+        "学到“不理”。决定方向的是反馈里的信息；θ 是一个常数，它自己不会看情况。",
         log[-1][1] < 0.5 * sigmoid(THETA0),
     )
     observe(
