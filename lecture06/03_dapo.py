@@ -184,7 +184,7 @@ def main():
     start, slower = mean(h["pass1"] for h in first), mean(h["pass1"] for h in token[1:SHOW_EVERY + 1])
     observe(
         f"{MAX_STEPS} 步的过程占样本的 {long_share:.2f}：样本级平均里它们分到 {long_share:.2f} 的权重，token 级分到 "
-        f"{long_tokens:.2f}。长短是题目定的，终点差不多；开头 token 级略慢（头 {SHOW_EVERY} 批平均 {start:.3f} 和 {slower:.3f}）。",
+        f"{long_tokens:.2f}。终点差不多，开头 token 级略慢（头 {SHOW_EVERY} 批平均 {start:.3f}，{slower:.3f}）。",
         long_tokens > 1.1 * long_share and abs(plain[-1]["pass1"] - token[-1]["pass1"]) < 0.05 and slower < start,
     )
 

@@ -10,10 +10,10 @@
 演示 1（难度偏差）：一道题的通过率是 p，一组 G 个样本；比较优势除以标准差（GRPO）与不除（Dr. GRPO）
     时，这道题推动"正确" logit 的平均力度。枚举答对 0～G 个的所有情形，旁边用采样核对。
 演示 2、3（长度偏差）：优势都用 r - 组平均，只换"把 token 的损失合成一个数"的办法：
-    每样本平均（GRPO）      (1/N) Σ_i (1/|o_i|) Σ_t
+    每样本平均（GRPO）      (1/G) Σ_i (1/|o_i|) Σ_t
     按 token 平均（DAPO）   (1/Σ|o_i|) Σ_i Σ_t
-    除以常数（Dr. GRPO）    (1/(N·L)) Σ_i Σ_t，L 是常数
-N 是组里的样本数，最后再对各组取平均。
+    除以常数（Dr. GRPO）    (1/(G·L)) Σ_i Σ_t，L 是常数
+G 是组里的样本数，最后再对各组取平均。
 演示 3 的世界小到只剩长度：答对的概率固定是 P_RIGHT，学不动；能学的只有两个停止概率 q
 （答对的样本一个，答错的一个）。每个 token 之后以概率 q 停下，所以平均长度是 1/q。
 简化：真的 GRPO 两个除法同时在。L 取开始时的平均长度，三种办法的第一步才差不多大。
@@ -31,16 +31,16 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from trainable_llm import check_choice, check_int, check_number, mean, observe, print_table, run_script, title
+from trainable_llm import (
+    check_ascending, check_choice, check_int, check_number, mean, observe, print_table, run_script, title,
+)
 
-GROUP = 16  # 演示 1：一组的样本数 G
+GROUP = 16  # 演示 1：一组的样本数，公式里的 G
 BIG_GROUPS = (16, 64, 256)  # 演示 1：看封闭公式何时准确时用的几种 G
 P_GRID = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)  # 演示 1：题目的通过率
 REPEATS = 6000  # 演示 1：采样核对时抽多少组
 SEED = 165  # 演示 1 的随机种子
-
 LOSSES = ((1, 1, 1, 1, 10), (1, 1, 1, 1, 1, 1, 1, 1, 1, 10))  # 演示 2：两个样本每个 token 的损失
-
 METHODS = ("每样本平均", "按 token 平均", "除以常数")  # GRPO、DAPO、Dr. GRPO 的合成办法
 P_RIGHT = 0.4  # 演示 3：答对的概率，固定不变
 START_LENGTH = 10  # 演示 3：开始时的平均长度，也是“除以常数”里的 L
@@ -56,7 +56,6 @@ TRAIN_SEED = 166  # 演示 3 的随机种子，三种办法各从它开始
 def group_push(c, n, p, divide_by_std):
     """
     一组 n 个样本、c 个答对时，(1/n) Σ A_i · score_i 的值（score：答对 1-p，答错 -p）。
-
     【推导】m = c/n 是这一组的通过率：Dr. GRPO 得 m(1-m)，GRPO 得 m(1-m)/std = √(m(1-m))，与 p 无关。
     """
     m = c / n
@@ -71,8 +70,6 @@ def group_push(c, n, p, divide_by_std):
 
 def expected_push(p, n, divide_by_std):
     """group_push 的期望：枚举 c = 0 … n，c 服从二项分布。精确值。"""
-    check_number("p", p, 0.001, 0.999)
-    check_int("G", n, 2, 512)
     return math.fsum(
         math.comb(n, c) * p**c * (1 - p) ** (n - c) * group_push(c, n, p, divide_by_std) for c in range(n + 1)
     )
@@ -87,7 +84,6 @@ def measured_push(p, n, repeats, rng):
 def token_weights(method, lengths, constant):
     """
     每个样本的一个 token 在总损失里的权重，与 lengths 等长。
-
     【例子】长度 5 和 10，L = 10：每样本平均 0.1、0.05；按 token 平均都是 1/15；除以常数都是 0.05。
     """
     check_choice("method", method, METHODS)
@@ -128,7 +124,6 @@ def mean_length(q):
 def length_gradient(method, groups, qs):
     """
     一批样本的策略梯度，对两个 u 各一个数：[答对的, 答错的]；先在每组里合成，再对各组取平均。
-
     【参数】groups：每组是 [(right, n, stopped)]；qs：(答对时的 q, 答错时的 q)。
     【思路】奖励 = 1（答对）或 0，优势 = 奖励 - 组平均。奖励里没有长度。
     """
@@ -160,11 +155,16 @@ def train_lengths(method, rng):
 
 
 def check_constants():
-    lows = (("REPEATS", REPEATS, 100), ("MAX_LENGTH", MAX_LENGTH, 2), ("LENGTH_GROUP", LENGTH_GROUP, 2),
-            ("BATCH", BATCH, 1), ("STEPS", STEPS, 1), ("EVERY", EVERY, 1))
-    for name, value, low in lows:
-        check_int(name, value, low)
-    check_number("P_RIGHT", P_RIGHT, 0, 1)
+    for name, low, high in (("REPEATS", 100, None), ("MAX_LENGTH", 2, None), ("STEPS", 1, None), ("EVERY", 1, None),
+                            ("GROUP", 2, 512), ("LENGTH_GROUP", 2, 64), ("BATCH", 1, 512)):
+        check_int(name, globals()[name], low, high)
+    for p in check_ascending("P_GRID", P_GRID, 3):
+        check_number("P_GRID 里的数", p, 0.001, 0.999)
+    for n in check_ascending("BIG_GROUPS", BIG_GROUPS):
+        check_int("BIG_GROUPS 里的数", n, 2, 512)
+    if len(LOSSES) < 2 or not all(LOSSES):
+        raise ValueError(f"LOSSES 应当至少有两个样本，每个至少一个 token，收到的是 {LOSSES!r}")
+    check_number("P_RIGHT", P_RIGHT, 0.01, 0.99)
     check_number("START_LENGTH", START_LENGTH, 1, 1000, open_low=True)
     check_number("LR", LR, 0, 100)
 
@@ -172,22 +172,22 @@ def check_constants():
 def main():
     title(f"演示 1：难度偏差 —— 一道题推得多用力（一组 {GROUP} 个样本）")
     check_constants()
-    rng = random.Random(SEED)
-    rows, ratio, sampled = [], {}, {}
+    rng, rows, ratio, sampled = random.Random(SEED), [], {}, {}
     for p in P_GRID:
         grpo, dr = (expected_push(p, GROUP, divide) for divide in (True, False))
         measured = measured_push(p, GROUP, REPEATS, rng)
+        if measured[1] == 0:
+            raise ValueError(f"REPEATS = {REPEATS} 太小：p = {p:g} 的题一组有对有错的也没有抽到")
         ratio[p], sampled[p] = grpo / dr, measured[0] / measured[1]
-        mixed = 1 - p**GROUP - (1 - p) ** GROUP
-        rows.append([f"{p:g}", f"{mixed:.3f}", f"{dr:.4f}", f"{grpo:.4f}", f"{ratio[p]:.2f}", f"{sampled[p]:.2f}",
-                     f"{1 / math.sqrt(p * (1 - p)):.2f}"])
+        rows.append([f"{p:g}", f"{1 - p**GROUP - (1 - p) ** GROUP:.3f}", f"{dr:.4f}", f"{grpo:.4f}", f"{ratio[p]:.2f}",
+                     f"{sampled[p]:.2f}", f"{1 / math.sqrt(p * (1 - p)):.2f}"])
     print_table(["通过率 p", "有信号的组", "Dr. GRPO", "GRPO", "倍数", "倍数，采样", "1/√(p(1-p))"], rows)
-    rarest, even = min(P_GRID), min(P_GRID, key=lambda p: abs(p - 0.5))
+    rarest, easiest, even = P_GRID[0], P_GRID[-1], min(P_GRID, key=lambda p: abs(p - 0.5))
     print("观察：")
     observe(
-        f"GRPO 相对 Dr. GRPO 的倍数是 U 形：p = {even:g} 的题 {ratio[even]:.1f} 倍，p = {rarest:g} 的题 "
-        f"{ratio[rarest]:.1f} 倍，太难和太易的题被抬高了 {ratio[rarest] / ratio[even]:.1f} 倍。",
-        ratio[rarest] > 1.5 * ratio[even] and all(ratio[p] >= ratio[even] for p in P_GRID),
+        f"GRPO 相对 Dr. GRPO 的倍数是 U 形：p = {even:g} 的题 {ratio[even]:.1f} 倍，太难的（p = {rarest:g}）"
+        f"{ratio[rarest]:.1f} 倍，太易的（p = {easiest:g}）{ratio[easiest]:.1f} 倍。",
+        min(ratio[rarest], ratio[easiest]) > 1.5 * ratio[even] and all(ratio[p] >= ratio[even] for p in P_GRID),
     )
     worst = max(abs(sampled[p] / ratio[p] - 1) for p in P_GRID)
     observe(f"采样得到的倍数与枚举最多差 {worst:.1%}。", worst < 0.04)
@@ -196,7 +196,8 @@ def main():
     observe(
         f"1/√(p(1-p)) 只在 G 很大时才准：p = {rarest:g} 的题，G = {'、'.join(map(str, BIG_GROUPS))} 时是 "
         f"{'、'.join(f'{x:.1f}' for x in big)} 倍。有信号的组至少对一个，所以 G = {GROUP} 时一组最多 {limit:.1f} 倍。",
-        all(before < after for before, after in zip(big, big[1:])) and ratio[rarest] < limit,
+        all(before < after for before, after in zip(big, big[1:])) and ratio[rarest] < limit
+        and abs(big[-1] * math.sqrt(rarest * (1 - rarest)) - 1) < 0.2,
     )
 
     title("演示 2：同样的 token 损失，三种合成办法")

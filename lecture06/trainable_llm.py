@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     ALPHA, BETA, CARELESS_OFFSETS, LOGIT_BUG, LOGIT_CARELESS, PROCEDURES, REF_SIZE, Problem, Sample, Step, ToyLLM,
     apply_bug, apply_op, bar, check_ascending, check_choice, check_int, check_number, extend_trace, fmt_size,
-    make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax,
-    step_hardness, title,
+    make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index,
+    softmax, step_hardness, title,
 )
 
 __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
@@ -43,8 +43,8 @@ __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "Step", "ToyLLM", "apply_bug", "apply_op", "bar", "check_ascending", "check_choice", "check_int", "check_number",
     "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
     "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
-    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key", "context_report",
-    "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
+    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key",
+    "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
     "true_contexts", "value_at",
 ]
 
