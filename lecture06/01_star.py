@@ -213,8 +213,8 @@ def main():
     first_gap, last_gap = (many[1][i]["test_pass1"] - many[0][i]["test_pass1"] for i in (1, -1))
     print("观察：")
     observe(
-        f"停得这么低，先是因为没练够：训练 {MORE_EPOCHS[0]} 遍，最后一轮的数据里 {short['right_steps']:.1%} 的步骤是对的"
-        f"，“{middle}”却只学到 {short['contexts'][middle]:.3f}。改成 {MORE_EPOCHS[-1]} 遍，同一个飞轮停在 "
+        f"停得这么低，先是因为没练够：训练 {MORE_EPOCHS[0]} 遍，最后的数据里 {short['right_steps']:.1%} 是对的步骤，"
+        f"“{middle}”却只学到 {short['contexts'][middle]:.3f}。改成 {MORE_EPOCHS[-1]} 遍，同一个飞轮停在 "
         f"{long['test_pass1']:.3f}，不是 {short['test_pass1']:.3f}。",
         short["right_steps"] > 0.95 and short["contexts"][middle] < short["right_steps"] - 0.1
         and long["test_pass1"] > short["test_pass1"] + 0.3,

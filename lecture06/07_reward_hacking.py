@@ -161,13 +161,14 @@ def main():
     end, target = loose[-1], strict[-1]["true"]
     print("观察：")
     observe(
-        f"{end['step']} 步时代理奖励升到 {end['proxy']:.3f}，真实正确率才 {end['true']:.3f}（还在慢慢升），精确核对训练的是"
-        f" {target:.3f}：个位分不清“做对”和“错得不改个位”，两种都被放大。",
+        f"{end['step']} 步时代理奖励升到 {end['proxy']:.3f}，真实正确率才 {end['true']:.3f}（还在慢慢升），"
+        f"精确核对训练的是 {target:.3f}：个位分不清“做对”和“错得不改个位”，两种都被放大。",
         end["proxy"] > 0.9 and end["proxy"] - end["true"] > 0.08 and target > end["true"] + 0.03,
     )
     observe(
         f"同样的漏洞，SFT 每轮 {SFT_EPOCHS[-1]} 遍：代理奖励也有 {long_proxy:.3f}，真实正确率 {long_true:.3f}。"
-        f"它按比例模仿通过的过程，对错都学，比 RL 差。每轮只练 {SFT_EPOCHS[0]} 遍的 {short:.3f}，多半是没有练够（01 的演示 3）。",
+        f"它按比例模仿通过的过程，对错都学，比 RL 差。每轮只练 {SFT_EPOCHS[0]} 遍的 {short:.3f}，多半是没有练够"
+        "（01 的演示 3）。",
         long_proxy > 0.8 and long_true < end["true"] - 0.03 and short < long_true - 0.1,
     )
 

@@ -44,8 +44,8 @@ __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
     "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
     "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key",
-    "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft", "step_records",
-    "true_contexts", "value_at",
+    "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft",
+    "step_records", "true_contexts", "value_at",
 ]
 
 TEMPERATURE = 1.0  # 第 6 讲训练和评测的温度；公式里的梯度只在温度 1 时成立

@@ -377,7 +377,8 @@ def test_tasks_hold_the_promised_share_of_minority_problems():
 )
 @settings(max_examples=25, deadline=None)
 def test_the_fit_recovers_a_synthetic_sigmoid(a, c_mid, b, r0):
-    points = [(c, r0 + (a - r0) / (1 + (c_mid / c) ** b)) for c in range(10, 1001, 30)]
+    computes = [5 * 200 ** (i / 29) for i in range(30)]  # 按比例等距：再陡的上升段也有点
+    points = [(c, r0 + (a - r0) / (1 + (c_mid / c) ** b)) for c in computes]
     fitted = scaling.fit_sigmoid(points, r0)
     assert fitted == (pytest.approx(a, rel=0.02), pytest.approx(c_mid, rel=0.05), pytest.approx(b, rel=0.05))
 
