@@ -30,7 +30,8 @@ LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import run_programs
 from tts_tools import (
-    PROCEDURES, check_int, mean, observe, pad, pass_at_k, print_table, run_script, sample_index, softmax, title,
+    PROCEDURES, check_ascending, check_choice, check_int, check_number, mean, observe, pad, pass_at_k, print_table,
+    run_script, sample_index, softmax, title,
 )
 
 GROUPS = {"错得分散": 0.6, "错得一致": -0.3}  # 两类题里 "correct" 的 logit
@@ -45,7 +46,7 @@ KS = (10, 30, 100, 300)  # 演示 1：采样多少个程序
 SUBMIT = 10  # 演示 1：许交几个
 N_PUBLIC = 2  # 演示 1：公开测试的个数
 N_GENERATED = 12  # 演示 1：聚类用的输入个数（模型编的，没有答案）
-N_TASKS_2 = 60  # 演示 2：每类多少道题
+N_TASKS_2 = 100  # 演示 2：每类多少道题
 N_CANDIDATES = 40  # 演示 2：候选程序的个数，只许交一个
 TEST_COUNTS = (0, 1, 10, 30, 100, 300)  # 演示 2：自己写多少个测试
 TASK_SEED = 440  # 出题、选输入的随机种子
@@ -97,11 +98,7 @@ def behaviours(sources):
 
 
 def submit_from(groups):
-    """
-    每组轮流交一个，大组在前，一共交 SUBMIT 个；组内随机挑。groups：[(组里的程序数, 其中对的个数)]。
-
-    【返回】至少交了一个对的的概率（精确值）。
-    """
+    """每组轮流交一个，大组在前，共交 SUBMIT 个。groups：[(程序数, 其中对的个数)]。【返回】至少一个对的概率，精确值。"""
     groups = sorted(groups, key=lambda group: -group[0])
     order = sorted((turn, j) for j, (size, _) in enumerate(groups) for turn in range(size))
     turns = Counter(j for _, j in order[:SUBMIT])
@@ -121,10 +118,8 @@ def four_ways(outputs, truth, public, generated):
 
 def choose_by_tests(outputs, truth, tests, dual):
     """
-    按测试挑一个程序。tests 是 [(输入的下标, 测试认为的答案)]。
-
-    dual=False：通过最多的；dual=True：CodeT，|S|·|T| 最大的一组。并列时随机挑。
-    【返回】挑中的程序是对的，这件事的概率。
+    按测试挑一个程序，并列时随机挑。tests 是 [(输入的下标, 测试认为的答案)]。【返回】挑中对的程序的概率。
+    dual=False：通过最多的；dual=True：CodeT，|S|·|T| 最大的一组。
     """
     programs, group = Counter(outputs), Counter()
     passed = {out: tuple(out[j] == want for j, want in tests) for out in programs}
@@ -136,21 +131,24 @@ def choose_by_tests(outputs, truth, tests, dual):
 
 
 def main():
-    limits = {"N_RULES": (1, len(KINDS)), "N_PUBLIC": (0, len(INPUTS)), "N_GENERATED": (0, len(INPUTS)),
-              "N_TASKS": (1, None), "SUBMIT": (1, None), "N_TASKS_2": (1, None), "N_CANDIDATES": (1, None),
-              "KS": (1, None), "TEST_COUNTS": (0, None), "SLIPS": (1, None), "SLIPS_OTHERS": (1, None)}
+    check_choice("GROUPS 的两类", "、".join(map(str, GROUPS)), ["错得分散、错得一致"])  # 下面按名字、按次序取
+    for name, logit in (*GROUPS.items(), ("LOGIT_BUG", LOGIT_BUG), ("LOGIT_CARELESS", LOGIT_CARELESS)):
+        check_number(name, logit)
+    limits = dict.fromkeys(["N_TASKS", "SUBMIT", "N_TASKS_2", "N_CANDIDATES", "KS", "SLIPS", "SLIPS_OTHERS"], (1, None))
+    limits |= {"N_RULES": (1, len(KINDS)), "N_PUBLIC": (0, len(INPUTS)), "N_GENERATED": (0, len(INPUTS))}
+    limits |= {"INPUTS": (None, None), "TEST_COUNTS": (0, None)}
     for name, (low, high) in limits.items():
-        for value in globals()[name] if isinstance(globals()[name], tuple) else [globals()[name]]:
-            check_int(name, value, low, high)
+        value = globals()[name]
+        for item in check_ascending(name, value, 1) if isinstance(value, tuple) else [value]:
+            check_int(name, item, low, high)
 
     title(f"演示 1：采样 k 个程序，交 {SUBMIT} 个 —— 随机、过滤、过滤加聚类")
     task_rng, rng = random.Random(TASK_SEED), random.Random(SAMPLE_SEED)
     tasks = {name: [make_task(task_rng, N_RULES) for _ in range(N_TASKS)] for name in GROUPS}
     generated = {g: [task_rng.sample(range(len(INPUTS)), N_GENERATED) for _ in tasks[g]] for g in GROUPS}
     pools = {g: [[write_program(t, GROUPS[g], rng) for _ in range(max(KS))] for t in tasks[g]] for g in GROUPS}
-    first = tasks[next(iter(GROUPS))][0]
     print("  第一题的参考程序，每条规则一行；下面是两类题的成绩：")
-    for line, (kind, k, c) in zip(reference(first).split("\n")[2:], first):
+    for line, (kind, k, c) in zip(reference(tasks["错得分散"][0]).split("\n")[2:], tasks["错得分散"][0]):
         print(f"{pad(line, 44)}# {kind[0].format(k=k, c=c)}")
     ran = behaviours([s for g in GROUPS for t, pool in zip(tasks[g], pools[g]) for s in (reference(t), *pool)])
     scores, rows = {}, []  # 分数：{(类, k): 四种交法}。k 小的时候把样本切成几段，每段算一次
@@ -164,12 +162,11 @@ def main():
             scores[g, k] = [mean(column) for column in zip(*cells)]
             rows.append([f"{g}，k = {k}", *(f"{x:.3f}" for x in scores[g, k])])
     print_table(["题目", f"随机 {SUBMIT} 个", "过滤", "过滤 + 聚类", "pass@k"], rows)
-    low, high = min(KS), max(KS)
-    flat, (random_, filtered, clustered, ceiling) = scores["错得分散", low][0], scores["错得分散", high]
-    _, trap_filtered, trap_clustered, trap_ceiling = scores["错得一致", high]
+    flat, (random_, filtered, clustered, ceiling) = scores["错得分散", KS[0]][0], scores["错得分散", KS[-1]]
+    _, trap_filtered, trap_clustered, trap_ceiling = scores["错得一致", KS[-1]]
     print("观察：")
     observe(
-        f"真的运行了 {len(ran)} 个不同的程序。随机交 {SUBMIT} 个是平的：k 从 {low} 到 {high}，{flat:.3f} → "
+        f"真的运行了 {len(ran)} 个不同的程序。随机交 {SUBMIT} 个是平的：k 从 {KS[0]} 到 {KS[-1]}，{flat:.3f} → "
         f"{random_:.3f}，而 pass@k 到了 {ceiling:.3f}：对的程序就在里面，挑不出来。",
         abs(random_ - flat) < 0.06 and ceiling > random_ + 0.3,
     )
@@ -180,17 +177,15 @@ def main():
     )
     observe(
         f"聚类有条件：错的要分散。换成“错得一致”的题，聚类 {trap_clustered:.3f}，离 pass@k（{trap_ceiling:.3f}）很远，"
-        f"也不比过滤（{trap_filtered:.3f}）强：大组全是同一种错，对的那一组排不进前 {SUBMIT}。",
+        f"也不比过滤（{trap_filtered:.3f}）强：大组都是犯了通病的组合，对的那一组最小，排不进前 {SUBMIT}。",
         trap_clustered < 0.6 * trap_ceiling and trap_clustered < trap_filtered + 0.06,
     )
-    observe(
-        "AlphaCode（Li et al. 2022）：随机交 10 个不随 k 上升，过滤和聚类才上升。它的解释是“错的方式很多，"
-        "对的程序行为相近”：这是条件，不是定律。"
-    )
+    observe("AlphaCode（Li et al. 2022）：随机交 10 个不随 k 上升，过滤和聚类才上升。它的解释是“错的方式很多，"
+            "对的程序行为相近”：这是条件，不是定律。")
 
     title("演示 2：自己写测试，挑一个程序 —— 测试越多越好吗")
     tasks = {name: [make_task(task_rng, 1) for _ in range(N_TASKS_2)] for name in GROUPS}
-    rng, most, writers = random.Random(TEST_SEED), max(TEST_COUNTS), {"自己": False, "别的模型": True}
+    rng, most, writers = random.Random(TEST_SEED), TEST_COUNTS[-1], {"自己": False, "别的模型": True}
     pools = {g: [[write_program(t, GROUPS[g], rng) for _ in range(N_CANDIDATES)] for t in tasks[g]] for g in GROUPS}
     books = {
         (g, who): [[write_program(t, GROUPS[g], rng, other) for _ in range(most)] for t in tasks[g]]
@@ -210,15 +205,15 @@ def main():
             ]
             curve[g, who, m] = [mean(column) for column in zip(*picks)]
         sound[g, who] = mean([truth[j] == want for truth, suite in zip(truths, suites) for j, want in suite] or [1])
+        line = [curve[g, who, m] for m in TEST_COUNTS]
         for i, how in enumerate(("通过最多", "CodeT")):
-            line = (sound[g, who], *(curve[g, who, m][i] for m in TEST_COUNTS))
-            rows.append([f"{g}，{who}，{how}", *(f"{x:.2f}" for x in line)])
-    print_table(["题目，测试的作者，怎样挑", "参考对", *(f"{m} 个" for m in TEST_COUNTS)], rows)
-    none, few = min(TEST_COUNTS), min(TEST_COUNTS, key=lambda m: abs(m - 10))
-    spread, shared = ([curve[g, "自己", m][0] for m in (none, few, most)] for g in GROUPS)
-    cured = [curve["错得一致", "别的模型", m][0] for m in (none, most)]
+            rows.append([f"{g}，{who}，{how}", *(f"{x:.2f}" for x in (sound[g, who], *(c[i] for c in line)))])
+    print_table(["题目，测试的作者，怎样挑", "测试对", *(f"{m} 个" for m in TEST_COUNTS)], rows)
+    few = min(TEST_COUNTS, key=lambda m: abs(m - 10))
+    spread = [curve["错得分散", "自己", m][0] for m in (TEST_COUNTS[0], few, most)]
+    path = [curve["错得一致", "自己", m][0] for m in TEST_COUNTS]
+    cured, dual = curve["错得一致", "别的模型", most]
     consensus = [curve[g, "自己", few][1] for g in GROUPS]
-    own, others = (sound["错得一致", who] for who in writers)
     print("观察：")
     observe(
         f"错得分散：自己写的测试越多越好，{spread[0]:.2f} → {spread[-1]:.2f}，"
@@ -226,24 +221,29 @@ def main():
         spread[-1] > spread[0] + 0.3,
     )
     observe(
-        f"错得一致：自己写的测试越多越糟，{shared[0]:.2f} → {shared[-1]:.2f}：测试和程序忘的是同一件事，"
-        f"错的给错的作证。换别的模型写，{cured[0]:.2f} → {cured[-1]:.2f}。",
-        shared[-1] < 0.5 * shared[0] and cured[-1] > cured[0] + 0.3,
+        f"错得一致：自己写的测试帮不上忙。不写 {path[0]:.2f}；少的时候有涨有落，最高 {max(path):.2f}；多了就越来越糟，"
+        f"{' → '.join(f'{x:.2f}' for x in path[-3:])}：测试和程序忘的是同一件事，错的给错的作证。换别的模型写，"
+        f"挑通过最多的，到 {cured:.2f}。",
+        path[-1] < 0.5 * path[0] and max(path) < path[0] + 0.15 and cured > path[0] + 0.3
+        and all(a > b for a, b in zip(path[-3:], path[-2:])),
     )
     observe(
-        f"先看参考程序过不过：别的模型写的测试更不准（{others:.0%} 对 {own:.0%}），却更有用。"
-        "要紧的不是错多少，是错得一不一样。",
-        others < own,
+        f"先看参考程序过不过：别的模型写的测试更不准（{sound['错得一致', '别的模型']:.0%} 对 "
+        f"{sound['错得一致', '自己']:.0%}），却更有用。要紧的不是错多少，是错得一不一样。",
+        sound["错得一致", "别的模型"] < sound["错得一致", "自己"] and cured > path[-1] + 0.3,
     )
     observe(
         f"CodeT 的共识来得更快，两个方向都是：{few} 个测试时，错得分散 {consensus[0]:.2f}"
-        f"（只数通过的 {spread[1]:.2f}），错得一致 {consensus[1]:.2f}（{shared[1]:.2f}）。",
-        consensus[0] > spread[1] and consensus[1] < shared[1],
+        f"（只数通过的 {spread[1]:.2f}），错得一致 {consensus[1]:.2f}（{path[TEST_COUNTS.index(few)]:.2f}）。",
+        consensus[0] > spread[1] and consensus[1] < path[TEST_COUNTS.index(few)],
     )
     observe(
-        "CodeT（Chen et al. 2022）让 HumanEval pass@1 升了 18.8 个百分点，到 65.8%；AlphaCodium（Ridnik et al. 2024）"
-        "让 GPT-4 的 pass@5 从 19% 到 44%。"
+        f"错得一致、别的模型写测试：挑通过最多的到 {cured:.2f}，CodeT 停在 {dual:.2f}。|S|·|T| 偏爱人多的一组："
+        "通病的那一组大，测试再老实也不够。",
+        dual < cured - 0.05,
     )
+    observe("CodeT（Chen et al. 2022）让 HumanEval pass@1 升了 18.8 个百分点，到 65.8%；AlphaCodium（Ridnik et al. "
+            "2024）让 GPT-4 的 pass@5 从 19% 到 44%。")
 
 
 if __name__ == "__main__":
