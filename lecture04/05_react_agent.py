@@ -31,7 +31,7 @@ from pathlib import Path
 LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import CalculatorError, ProtocolError, calculate, parse_action
-from tts_tools import check_int, check_number, mean, observe, print_table, run_script, title
+from tts_tools import check_ascending, check_int, check_number, mean, observe, print_table, run_script, title
 
 GOODS = ("红茶", "红枣", "红糖", "白米", "白糖", "白菜", "青豆", "青椒", "青菜", "黑米", "黑豆", "黑茶")  # 所有的货名
 TYPO = 0.06  # 写坏一次调用的概率
@@ -169,7 +169,8 @@ def share(results, which="对"):
 
 
 def main():
-    for name, values in (("N_GOODS", [N_GOODS]), ("LENGTHS", LENGTHS)):
+    check_ascending("MISSING_RATES", MISSING_RATES, 1, 0)
+    for name, values in (("N_GOODS", [N_GOODS]), ("LENGTHS", check_ascending("LENGTHS", LENGTHS, 1))):
         for value in values:
             check_int(name, value, 1, len(GOODS))
     check_int("TURN_LIMIT", TURN_LIMIT, 1)
@@ -208,10 +209,8 @@ def main():
         f"观察长，字数是 {chars[-2] / chars[-1]:.1f} 倍，还容易看串行：{n} 种货从 {on[-1]:.3f} 降到 {wordy[-1]:.3f}。",
         chars[-2] > 1.5 * chars[-1] and wordy[-1] < on[-1] - 0.15,
     )
-    observe(
-        "SWE-agent（Yang et al. 2024）在 SWE-bench Lite 上 18.0%；编辑时不检查语法 15.0%，每次显示整个文件 12.7%，"
-        "只给命令行 11.0%。"
-    )
+    observe("SWE-agent（Yang et al. 2024）在 SWE-bench Lite 上 18.0%；编辑时不检查语法 15.0%，每次显示整个文件 12.7%，"
+            "只给命令行 11.0%。")
 
     title(f"演示 3：只想、只做、边想边做 —— {N_GOODS} 种货，价目表缺行")
     results = {
