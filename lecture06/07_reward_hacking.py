@@ -163,7 +163,8 @@ def main():
     observe(
         f"{end['step']} 步时代理奖励升到 {end['proxy']:.3f}，真实正确率才 {end['true']:.3f}（还在慢慢升），"
         f"精确核对训练的是 {target:.3f}：个位分不清“做对”和“错得不改个位”，两种都被放大。",
-        end["proxy"] > 0.9 and end["proxy"] - end["true"] > 0.08 and target > end["true"] + 0.03,
+        end["proxy"] > 0.9 and end["proxy"] - end["true"] > 0.08 and target > end["true"] + 0.03
+        and end["true"] > loose[len(loose) // 2]["true"],
     )
     observe(
         f"同样的漏洞，SFT 每轮 {SFT_EPOCHS[-1]} 遍：代理奖励也有 {long_proxy:.3f}，真实正确率 {long_true:.3f}。"

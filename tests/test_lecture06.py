@@ -8,9 +8,9 @@ from harness import load, run
 from hypothesis import given
 from hypothesis import strategies as st
 from trainable_llm import (
-    CARELESS_OFFSETS, HARD_CONTEXTS, Problem, Sample, Step, ToyLLM, TrainableLLM, add_grad, apply_bug,
-    apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, exact_scores, make_problem_set, mean,
-    path_probs, probs_for, sft, step_records, true_contexts, value_at,
+    CARELESS_OFFSETS, HARD_CONTEXTS, Problem, Sample, Step, ToyLLM, TrainableLLM, add_grad, add_grpo_group,
+    apply_bug, apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, exact_scores,
+    make_problem_set, mean, path_probs, probs_for, sft, step_records, true_contexts, value_at,
 )
 
 
@@ -421,6 +421,25 @@ def test_training_with_nothing_to_do_leaves_the_model_alone(pg, monkeypatch):
     monkeypatch.setattr(pg, "STEPS", 0)
     model, curve = pg.train("grpo", problems, problems, 0)
     assert model.delta == {} and [step for step, _ in curve] == [0]
+
+
+def test_a_grpo_group_is_the_lesson_of_02_written_once(pg):
+    """工具箱的 add_grpo_group 与 02 摊开写的 advantages + accumulate 相同；死组不留下任何梯度。"""
+    rng, model = random.Random(9), TrainableLLM(1e9, random_delta(random.Random(3), [("mul", 1.5), ("sub", 0.3)]))
+    problem = Problem(47, (Step("mul", 12), Step("sub", 85)))
+    samples = [model.generate(problem, rng) for _ in range(12)]
+    rewards = [float(sample.correct) for sample in samples]
+    assert 0 < sum(rewards) < 12
+    once, spelled_out, dead = {}, {}, {}
+    add_grpo_group(once, model, problem, samples, rewards, 48)
+    for sample, a in zip(samples, pg.advantages("grpo", rewards, {})):
+        pg.accumulate(spelled_out, model, problem, sample, a / 48, {})
+    assert once.keys() == spelled_out.keys()
+    for key in once:
+        assert once[key] == pytest.approx(spelled_out[key])
+    for reward in (0.0, 1.0):
+        add_grpo_group(dead, model, problem, samples, [reward] * 12, 48)
+    assert dead == {}
 
 
 # ==============================================================================
