@@ -12,6 +12,7 @@
 r* 由 human_reward 给出。演示 3 的打分模型是线性的，r(y) = w · φ(y)：φ 是 r* 里的 7 样成分，
 w 用最大似然从排序里估，误差用大样本的公式算。
 简化：真实的标注员各有各的 r*，同一个人也会前后不一；这里只有一把尺子加噪声。
+演示 3 的一道题从所有主语的回答里抽 K 条：φ 只看写了什么，不看题目问谁。
 
 【公式】Bradley–Terry：P(a 赢 b) = σ((r*_a - r*_b) / NOISE)，σ(x) = 1 / (1 + e^(-x))。
     两个标注员一致的概率  E[p² + (1-p)²]；    猜一个标签，最高能对  E[max(p, 1-p)]；
@@ -30,6 +31,7 @@ from chat_lab import (
     NOISE, NOUNS, SOUNDS, VALID_ABOVE, check_int, check_number, generator, gumbel, human_reward, make_task, mean,
     observe, parse, print_table, run_script, setup_torch, split_polite, title, torch,
 )
+from toy_llm import check_ascending
 
 GAPS = (0.0, 0.25, 0.5, 1.0, 2.0)  # 演示 1：两条回答的 r* 差多少
 N_COMPARISONS, COMPARE_SEED = 20_000, 80  # 演示 1：每种差比较多少次
@@ -85,7 +87,7 @@ def gap_errors(pool, n_prompts, k, gen):
     """
     最大似然估出来的 w，把两条回答的分差 Δφ·w 算错多少（均方，每道题摊到的量，误差 = 它 / 题数）。
 
-    【推导】一道题的损失是它 C(K, 2) 对之和，g 是它在真值 w 处的梯度，H 是二阶导数的期望。大样本时
+    【推导】一道题的损失是它 C(K, 2) 对之和，g 是这个损失在真值 w 处的梯度，H 是二阶导数的期望。大样本时
         Cov(w 的误差) = H^-1 · E[g gᵀ] · H^-1 / 题数        （夹心公式，sandwich）
     若把每一对都当成独立的，就会以为 E[g gᵀ] = H，误差是 H^-1 / 题数。
     【返回】(真的误差, 以为的误差)
@@ -107,8 +109,16 @@ def main():
     check_int("N_ANSWERS", N_ANSWERS, 1000)  # 每个主语都要有几条
     check_int("N_PROMPTS", N_PROMPTS, 500)  # 少了，H 会求不出逆
     check_number("PAPER_AGREEMENT", PAPER_AGREEMENT, 0.5, 1)
-    for k in RANK_SIZES:
-        check_int("RANK_SIZES 里的 K", k, 2)
+    check_number("NOISE", NOISE, 0, open_low=True)
+    for gap in check_ascending("GAPS", GAPS, 1):
+        check_number("GAPS 里的差", gap, -30 * NOISE, 30 * NOISE)  # 再大，σ 就舍入成 1
+    for noise in check_ascending("NOISES", NOISES):
+        check_number("NOISES 里的噪声", noise, 0, open_low=True)
+    for k in check_ascending("RANK_SIZES", RANK_SIZES):
+        check_int("RANK_SIZES 里的 K", k, 2, 12)  # 内存随 K 的平方涨
+    check_int("WEIGHTS 的长度", len(WEIGHTS), 7, 7)
+    for weight in WEIGHTS:
+        check_number("WEIGHTS 里的数", weight)
 
     title("演示 1：r* 加 Gumbel 噪声，比出来的就是 Bradley–Terry")
     setup_torch()
@@ -135,7 +145,6 @@ def main():
     gaps = [a - b for a, b in (rng.choices(by_subject[rng.choice(subjects)], k=2) for _ in range(N_PAIRS))]
     rows, table = [], []
     for noise in NOISES:
-        check_number("NOISES 里的噪声", noise, 0, open_low=True)
         probs = [sigmoid(gap / noise) for gap in gaps]
         labels = [(rng.random() < p, rng.random() < p) for p in probs]
         counted = mean(a == b for a, b in labels)
@@ -147,8 +156,9 @@ def main():
     observe(
         "每一行里，天花板都比一致率高 "
         + "、".join(f"{ceiling - agreement:.3f}" for agreement, ceiling, _, _ in table)
-        + "。猜的人没有噪声，标注员有：“一致率就是准确率的上限”是错的。",
-        all(ceiling > agreement + 0.01 for agreement, ceiling, _, _ in table),
+        + f"。一致率数出来也是这样（最多差 {max(abs(c - a) for a, _, c, _ in table):.3f}）。"
+        "猜的人没有噪声，标注员有：“一致率就是准确率的上限”是错的。",
+        all(ceiling > agreement + 0.01 and abs(c - agreement) < 0.03 for agreement, ceiling, c, _ in table),
     )
     observe(
         f"最好的猜法就是按 r* 猜，数出来与天花板最多差 {max(abs(c - o) for _, c, _, o in table):.3f}。"
@@ -159,7 +169,7 @@ def main():
     observe(
         f"Ouyang et al.（2022）的标注员一致率是 {PAPER_AGREEMENT:.1%}。若每一对都一样难，天花板是 {highest:.1%}；"
         f"若一部分毫无疑问、其余全靠抛硬币，天花板就是 {PAPER_AGREEMENT:.1%}。他们的奖励模型对了 {PAPER_RM:.1%}："
-        "是到顶了，还是差十个百分点，只看一致率说不出来。"
+        "是到顶了，还是差十一个百分点，只看一致率说不出来。"
     )
 
     title(f"演示 3：一次排序值几个独立的对 —— {N_PROMPTS} 道题")
@@ -174,12 +184,12 @@ def main():
         for k in RANK_SIZES
     ]
     print_table(["K", "对数 C(K,2)", "误差", "以为的误差", "值几个独立的对", "每读一条值几个"], rows)
-    print("  （误差：估出来的分差的均方误差，乘以题数）")
+    print("  （误差：估出来的分差的均方误差，乘以题数。K = 2 时两种本该相等，差的只是抽样）")
     print("观察：")
     observe(
-        f"排 {big} 条得到 {math.comb(big, 2)} 对，信息只值 {worth[big]:.1f} 个独立的对："
+        f"排 {big} 条，把 {math.comb(big, 2)} 对当作独立的来估，效果只值 {worth[big]:.1f} 个独立的对："
         "同一条回答的噪声出现在它参加的每一对里，这些对不独立。"
-        f"当成独立的证据，会以为误差只有 {errors[big][1]:.2f}，其实是 {errors[big][0]:.2f}。",
+        f"误差也别照独立的算：会以为误差只有 {errors[big][1]:.2f}，其实是 {errors[big][0]:.2f}。",
         worth[big] < 0.6 * math.comb(big, 2) and errors[big][0] > 1.5 * errors[big][1],
     )
     observe(
