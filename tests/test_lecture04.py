@@ -354,7 +354,10 @@ def test_no_child_stays_behind_after_ctrl_c():
         "import code_lab\n"
         "code_lab.run_unchecked(['def solve(x):\\n    while True: pass'], [1], 60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # 后台任务里 SIGINT 可能被忽略
+    )
     deadline = time.monotonic() + 10
     while not (born := children_of(parent.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
