@@ -10,27 +10,29 @@
 【这里的设定】用 PPO 优化 RM，一路量 RM 分数和 r*。r* 在真实世界里看不见；这里看得见，
 所以看得到两条曲线在哪里分手。RM 的盲点在第 11 讲 06 里量过：它看不见主语写错、单复数不一致。
 简化：Gao et al. 用一个大 RM 充当"真的"奖励（gold），这里的 r* 是写下来的规则；
-他们的曲线要几千步、几十亿参数，这里几十步就走完。
+他们的 RM 大得多，这里几十步就走完。
 
-【公式】d = √KL(π || π_ref)，R 是 r* 比起点涨了多少。Gao et al. 给出两种不同的形状：
-    best-of-n   R = d·(α - β·d)
-    RL          R = d·(α - β·log d)
+【公式】d = √KL(π || π_ref)，G 是 r* 比起点涨了多少。Gao et al. 给出两种不同的形状：
+    best-of-n   G = d·(α - β·d)
+    RL          G = d·(α - β·log d)
 这里的 α、β 是拟合的系数，与 KL 惩罚的 β 无关。
 
 运行时间：约 25 秒，需要 torch。
 """
 import copy
 import math
+import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
     PREFERENCE_SEEDS, RM_K, check_int, check_number, frozen_copy, load_models, mean, observe, print_table,
-    ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, title, train_pg, train_reward_model,
+    random_prompts, ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, title, train_pg,
+    train_reward_model,
 )
 
-BETAS = (0.0, 0.1, 0.3)  # 演示 1：KL 惩罚的系数，第一个是没有惩罚
+BETAS = (0.0, 0.1, 0.3)  # 演示 1、2：KL 惩罚的系数，第一个最小（0 是没有惩罚）
 STEPS = 30  # PPO 走多少步
 EVERY = 5  # 每几步量一次
 BATCH = 64  # 每一步采样多少条
@@ -62,9 +64,9 @@ def peak_of(curve):
 
 def fit(curve, shape):
     """
-    最小二乘拟合 R = d·(α - β·shape(d))，返回 (α, β, 均方根误差)。两个未知数，解 2×2 的方程。
+    最小二乘拟合 G = d·(α - β·shape(d))，返回 (α, β, 均方根误差)。两个未知数，解 2×2 的方程。
 
-    d 太小的点（起点附近）不用：d = 0 处 R 与公式都是 0，什么也没说。
+    d 太小的点（起点附近）不用：d = 0 处 G 与公式都是 0，什么也没说。
     """
     points = [(math.sqrt(max(0.0, s["kl"])), s["true"] - curve[0][1]["true"]) for _, s in curve[1:]]
     points = [(d, gain) for d, gain in points if d > 0.1]
@@ -94,13 +96,16 @@ def main():
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 4)
     check_int("N_SHOWN", N_SHOWN, 1, 4)
     check_number("LR", LR, 0, 0.01, open_low=True)
+    check_int("BETAS 的项数", len(BETAS), 2)
+    check_int("RM_SIZES 的项数", len(RM_SIZES), 1)
     for size in RM_SIZES:
         check_int("RM_SIZES 的每一项", size, 1)
     for beta in BETAS:
         check_number("BETAS 的每一项", beta, 0)
     setup_torch()
 
-    title("演示 1：没有 KL 惩罚（第一个 β），RM 分数与 r* 在哪里分手")
+    name_free = f"β = {BETAS[0]:g}"
+    title(f"演示 1：{name_free}，RM 分数与 r* 在哪里分手")
     sft, rm, vocab = load_models()
     ref = frozen_copy(sft)
     curves = {beta: optimise(sft, ref, rm, vocab, beta) for beta in BETAS}
@@ -114,7 +119,7 @@ def main():
     print("观察：")
     observe(
         f"RM 分数从 {start['rm']:.2f} 升到 {end['rm']:.2f}，到最后还在涨（r* 到顶的时候是 {at_peak['rm']:.2f}）。",
-        end["rm"] > at_peak["rm"] > start["rm"],
+        end["rm"] > at_peak["rm"] > start["rm"] and end["rm"] > free[-2][1]["rm"],
     )
     observe(
         f"r* 在第 {peak[0]} 步到顶（{peak[1]:.2f}），最后是 {end['true']:.2f}，比起点的 {start['true']:.2f} 还低："
@@ -129,19 +134,21 @@ def main():
         last = curves[beta][-1][1]
         rows.append([f"{beta:g}", *(f"{last[key]:.2f}" for key in columns), f"{best:.2f}",
                      str(step), f"{true_at_kl(free, last['kl']):.2f}"])
-    print_table(["β", "KL", "RM", "r*", "合格", "最高的 r*", "在第几步", f"β = {BETAS[0]:g} 同 KL 的 r*"], rows)
+    print_table(["β", "KL", "RM", "r*", "合格", "最高的 r*", "在第几步", f"{name_free} 同 KL 的 r*"], rows)
     rl, bon = fit(free, math.log), fit(free, lambda d: d)
     print("观察：")
     observe(
-        f"β = {BETAS[-1]:g} 把 KL 压在 {tight[-1][1]['kl']:.1f}，r* 停在 {tight[-1][1]['true']:.2f}，没有塌；"
-        f"没有惩罚的走到 KL {end['kl']:.1f}，r* 是 {end['true']:.2f}。",
-        tight[-1][1]["kl"] < 0.5 * end["kl"] and tight[-1][1]["true"] > start["true"] + 0.3 > end["true"] + 0.3,
+        f"β = {BETAS[-1]:g} 走完 {STEPS} 步，KL 只有 {tight[-1][1]['kl']:.1f}，r* 是 {tight[-1][1]['true']:.2f}，"
+        f"还没有塌；{name_free} 走到 KL {end['kl']:.1f}，r* 是 {end['true']:.2f}。",
+        tight[-1][1]["kl"] < 0.5 * end["kl"] and tight[-1][1]["true"] > start["true"] + 0.3
+        and end["true"] < start["true"],
     )
     pairs = [(beta, curves[beta][-1][1]) for beta in BETAS[1:]]
     observe(
         "Gao et al.（2022）说 KL 惩罚只像早停：同样的 KL 上，有没有惩罚，r* 差不多（也说这一条可能随超参数变）。这里："
-        + "；".join(f"β = {beta:g} 是 {s['true']:.2f}，没有惩罚 {true_at_kl(free, s['kl']):.2f}" for beta, s in pairs)
-        + "。换几个训练种子，多数时候有惩罚的高，也有一样的，所以不当结论。"
+        + "；".join(f"β = {beta:g} 是 {s['true']:.2f}，{name_free} 是 {true_at_kl(free, s['kl']):.2f}"
+                   for beta, s in pairs)
+        + "。换几个训练种子，多数时候惩罚重的高，也有一样的，所以不当结论。"
     )
     observe(
         f"Gao et al. 的 RL 公式拟合这条曲线：α = {rl[0]:.2f}，β = {rl[1]:.2f}，误差 {rl[2]:.2f}；"
@@ -150,7 +157,7 @@ def main():
     )
     observe("两个公式都给出向下弯的曲线：拟合的 β 都是正的。", rl[1] > 0 and bon[1] > 0)
 
-    title("演示 3：RM 的训练数据少一些（没有 KL 惩罚）")
+    title(f"演示 3：RM 的训练数据少一些（{name_free}）")
     rankings = ranked_answers(sft, vocab, max(RM_SIZES), RM_K, *PREFERENCE_SEEDS)
     by_size = {}
     for size in sorted(RM_SIZES):
@@ -166,28 +173,29 @@ def main():
     worst = by_size[rows[0][0]]
     print("观察：")
     observe(
-        f"数据越少，塌得越早、越深：用 {rows[0][0]}的 RM，一路平均的 r* 是 {rows[0][3]}，"
-        f"最高也只到 {rows[0][1]}；用{rows[-1][0]}，是 {rows[-1][3]}，到过 {rows[-1][1]}。",
+        f"数据少的 RM 更差：{rows[0][0]}的，一路平均的 r* 是 {rows[0][3]}，最高只到 {rows[0][1]}；"
+        f"{rows[-1][0]}，是 {rows[-1][3]}，到过 {rows[-1][1]}。",
         float(rows[0][3]) < float(rows[-1][3]) - 0.3 and peak_of(worst)[1] < peak[1],
     )
 
     title("演示 4：推过头的策略在写什么（同样的几道题）")
-    shown = [("起点", start), (f"β = {BETAS[-1]:g}", tight[-1][1]), (f"β = {BETAS[0]:g}", end)]
+    subjects = [subject for _, subject in random_prompts(random.Random(EVAL_SEED), EVAL_PROMPTS)]
+    shown = [("起点", start), (f"β = {BETAS[-1]:g}", tight[-1][1]), (name_free, end)]
     rows = []
     for name, stats in shown:
-        for text in stats["examples"][:N_SHOWN]:
-            rows.append([name, text if len(text) < 60 else text[:57] + "..."])
-    print_table(["策略", "回答"], rows)
+        for subject, text in zip(subjects, stats["examples"][:N_SHOWN]):
+            rows.append([name, subject, text if len(text) < 60 else text[:57] + "..."])
+    print_table(["策略", "题", "回答"], rows)
     words = {name: mean(len(text.split()) for text in stats["examples"]) for name, stats in shown}
     print("观察：")
     observe(
-        f"没有惩罚的策略（合格 {end['valid']:.2f}）堆形容词、加地点，主语和单复数就随它去了（这几条平均 "
+        f"{name_free} 的策略（合格 {end['valid']:.2f}）堆形容词、加地点，主语和单复数就随它去了（这几条平均 "
         f"{words[shown[-1][0]]:.0f} 个词，起点 {words['起点']:.0f} 个）：它去的正是 RM 看不见的地方。",
         end["valid"] < 0.6,
     )
     observe(
-        "Singhal et al.（2023）在真实的 RLHF 里量过：只用“回答有多长”当奖励，就能得到大半的胜率；"
-        "WebGPT 上 PPO 把长度从 100 推到 230 个 token。"
+        "Singhal et al.（2023）在真实的 RLHF 里量过：只用“回答有多长”当奖励，几乎赶得上真的 RM（WebGPT 上胜率 56% "
+        "对 58%）；PPO 把长度从 100 推到 230 个 token。"
     )
 
 
