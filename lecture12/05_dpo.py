@@ -109,6 +109,7 @@ def main():
         check_number(name, value, 0, high)
     for beta in (*BETAS, *TABLE_BETAS):
         check_number("BETAS 与 TABLE_BETAS 的每一项", beta, 0, open_low=True)
+    check_int("BETAS 的项数", len(BETAS), 2)
     setup_torch()
 
     title("演示 1：起点 —— policy 就是 π_ref 的时候")
@@ -171,7 +172,7 @@ def main():
         all(run["acc"] > 0.6 for run in runs.values()),
     )
     observe(
-        f"β 最小的那个，赢家自己的 log π 变了 {runs[BETAS[0]]['win']:.1f}。差拉开了，好答案也丢了：06 专门看这件事。",
+        f"β 最小的那个，赢家自己的 log π 变了 {runs[BETAS[0]]['win']:.1f}。差拉开了，赢家自己也变少见了：06 专门看这件事。",
         runs[BETAS[0]]["win"] < 0,
     )
 

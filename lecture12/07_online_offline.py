@@ -1,6 +1,6 @@
 """
 ================================================================================
-第 12 讲 · 07：现采还是旧账 —— 同样多的标注，一次买完，还是边训练边买
+第 12 讲 · 07：现采还是旧数据 —— 同样多的标注，一次买完，还是边训练边买
 ================================================================================
 对应讲义：lectures/lecture12_rlhf.md 第 8 节
 （Guo et al. 2024, "OAIF"；Tang et al. 2024；Xu et al. 2024；Tajwar et al. 2024）
@@ -69,6 +69,7 @@ def train(sft, ref, rm, vocab, online, seed):
 
 def main():
     check_int("ROUNDS", ROUNDS, 2)
+    check_int("TRAIN_SEEDS 的项数", len(TRAIN_SEEDS), 1)
     check_int("PROMPTS_PER_ROUND", PROMPTS_PER_ROUND, 1)
     check_int("K", K, 2)
     check_int("EPOCHS", EPOCHS, 1)
@@ -113,7 +114,7 @@ def main():
     )
     observe(
         f"最后一轮拿去标注的回答，在线的平均 r* 是 {answers[1]:.2f}，离线的是 {answers[0]:.2f}："
-        "在线的比较更难，也更有用。",
+        "标注花在了策略现在会写的东西上。",
         answers[1] > answers[0] + 0.3,
     )
 
