@@ -172,7 +172,7 @@ def main():
         all(run["acc"] > 0.6 for run in runs.values()),
     )
     observe(
-        f"β 最小的那个，赢家自己的 log π 变了 {runs[BETAS[0]]['win']:.1f}。差拉开了，赢家自己也变少见了：06 专门看这件事。",
+        f"β 最小的那个，赢家自己的 log π 变了 {runs[BETAS[0]]['win']:.1f}。差拉开了，赢家自己却变少见了：见 06。",
         runs[BETAS[0]]["win"] < 0,
     )
 

@@ -231,8 +231,7 @@ def main():
     ]
     rows, ends = [], []
     for name, slope, limit in methods:
-        hs = descend(slope, ALWAYS_STEPS)
-        path = [sigmoid(h) for h in hs]
+        path = [sigmoid(h) for h in (hs := descend(slope, ALWAYS_STEPS))]
         ends.append((path, limit, hs[-1]))
         rows.append([name, *(f"{p:.4f}" for p in path), f"{limit:.4f}", f"{hs[-1]:.1f}"])
     print_table(["方法", *(f"{steps} 步" for steps in ALWAYS_STEPS), "极限", "最后 h"], rows)
