@@ -163,8 +163,7 @@ def main():
     masses = []
     for i, subject in enumerate(PROMPT_SUBJECTS[:: max(1, len(PROMPT_SUBJECTS) // N_SUBJECTS)][:N_SUBJECTS]):
         responses, logp, _ = support_of(sft, vocab, subject, SUPPORT_SAMPLES, SUPPORT_SEED + i)
-        prompt = describe_prompt(subject)
-        now = logprobs(policy, vocab, [(prompt, response) for response in responses], 1).exp().tolist()
+        now = logprobs(policy, vocab, [(describe_prompt(subject), y) for y in responses], 1).exp().tolist()
         won, lost = ({tuple(p[side]) for p in pairs if p[3] == subject} for side in (1, 2))
         mass = {name: [0.0, 0.0] for name in kinds.values()}
         for response, *both in zip(responses, logp.exp().tolist(), now):
@@ -231,7 +230,8 @@ def main():
     ]
     rows, ends = [], []
     for name, slope, limit in methods:
-        path = [sigmoid(h) for h in (hs := descend(slope, ALWAYS_STEPS))]
+        hs = descend(slope, ALWAYS_STEPS)
+        path = [sigmoid(h) for h in hs]
         ends.append((path, limit, hs[-1]))
         rows.append([name, *(f"{p:.4f}" for p in path), f"{limit:.4f}", f"{hs[-1]:.1f}"])
     print_table(["方法", *(f"{steps} 步" for steps in ALWAYS_STEPS), "极限", "最后 h"], rows)
