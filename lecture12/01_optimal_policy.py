@@ -187,7 +187,7 @@ def main():
         all(abs(ratio - 1) < 0.02 for ratio in ratios),
     )
     observe(
-        "第五列是同样的 KL 换来的 r*：β 大时它与 RM 同涨，β 小到一定程度，RM 还在涨，r* 的价钱已经变成负的。",
+        "第五列是同样的 KL 换来的 r*：β 大时它与 RM 同涨，β 小到一定程度，RM 还在涨，换来的 r* 已经是负的。",
         float(rows[0][4]) > 0 > min(float(row[4]) for row in rows),
     )
 
