@@ -116,8 +116,8 @@ def main():
     for name in ("EPOCHS", "N_PROBE", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
         check_int(name, globals()[name], 1)
     check_int("N_SUBJECTS", N_SUBJECTS, 1, len(PROMPT_SUBJECTS))
-    for name, low in (("DATA_SEEDS", 3), ("DPO_BETAS", 2), ("ALWAYS_STEPS", 2)):
-        check_int(f"{name} 的项数", len(globals()[name]), low)
+    for name, low, high in (("DATA_SEEDS", 3, 3), ("DPO_BETAS", 2, None), ("ALWAYS_STEPS", 2, None)):
+        check_int(f"{name} 的项数", len(globals()[name]), low, high)
     for steps in ALWAYS_STEPS:
         check_int("ALWAYS_STEPS 的每一项", steps, 1, 1_000_000)
     for beta in DPO_BETAS:
