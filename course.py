@@ -9,8 +9,8 @@
     python3 course.py test             运行测试；后面的参数原样交给 pytest（如 test -k vote）
     python3 course.py test --reseed 10 只数结论：每个脚本换 10 次种子，每条结论要成立 9 次以上
     python3 course.py test --slow      平时的测试，再加上很慢的那些
-    python3 course.py notes            重新运行脚本，更新讲义与 README 里记录的输出
-    python3 course.py notes --check    只检查：记录的输出与现在的输出是否一致
+    python3 course.py notes            重新运行脚本，更新讲义与 README 里记录的输出，重画讲义里的图
+    python3 course.py notes --check    只检查：记录的输出、图与脚本现在的是否一致
     python3 course.py clean            删除缓存（训练好的小模型、__pycache__ 等），并说删了什么
     python3 course.py --help           显示这一页
 
@@ -48,7 +48,9 @@ from toy_llm import pad, print_table, run_script
 TORCH_LECTURES = (11, 12)  # 只有这两讲要用 torch
 VENV = ROOT / ".venv"
 RUN_TIME = ("requirements.txt", ("torch",))  # (requirements 文件, 要能导入的模块)
-DEV_TOOLS = ("requirements-dev.txt", ("pytest", "xdist", "pytest_timeout", "hypothesis", "filelock", "cogapp"))
+DEV_TOOLS = (
+    "requirements-dev.txt", ("pytest", "xdist", "pytest_timeout", "hypothesis", "filelock", "cogapp", "matplotlib")
+)
 CACHE_NAMES = (".cache", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis")
 CLAIM = re.compile(r"^  (√ |× 这一次没有出现：)", re.M)  # observe 打印的结论
 FAILED = re.compile(r"^  × 这一次没有出现：.*(?:\n    .*)*", re.M)  # 不成立的一条，连同折下来的行
@@ -308,18 +310,17 @@ def cmd_notes(*options):
     if moved is not None:
         return moved
     stale = []
-    for path in note_files():
-        old = path.read_text(encoding="utf-8")
-        new = refresh(old)
+    for path, old, new, same in derived_files():
+        name = path.relative_to(ROOT).as_posix()
         if options:
-            if not same_record(path, old, new):
-                stale.append(path.relative_to(ROOT).as_posix())
+            if not same(path, old, new):
+                stale.append(name)
         elif new != old:
             path.write_text(new, encoding="utf-8", newline="\n")
-            print(f"更新了 {path.relative_to(ROOT).as_posix()}")
+            print(f"更新了 {name}")
     for name in stale:
-        print(f"{name} 里记录的输出与脚本现在的输出不同：运行 python3 course.py notes 更新它")
-    print("记录的输出有过期的。" if stale else "记录的输出与脚本一致。")
+        print(f"{name} 与脚本现在的输出不同：运行 python3 course.py notes 更新它")
+    print("有过期的。" if stale else "讲义、README 与图都与脚本一致。")
     return 1 if stale else 0
 
 
@@ -348,6 +349,20 @@ def cmd_help():
 # ==============================================================================
 def note_files():
     return [ROOT / "README.md", *sorted((ROOT / "lectures").glob("*.md"))]
+
+
+def derived_files():
+    """从脚本得出的文件，一个一个地算：(路径, 现有的内容, 应有的内容, 判断两者是否一致的函数)。"""
+    for path in note_files():
+        old = path.read_text(encoding="utf-8")
+        yield path, old, refresh(old), same_record
+    sys.path.insert(0, str(ROOT / "lectures"))
+    import draw_figures
+
+    for name in draw_figures.FIGURES:
+        path = draw_figures.path_of(name)
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        yield path, old, draw_figures.draw(name), draw_figures.same_figure
 
 
 def refresh(text):
@@ -406,7 +421,8 @@ def script_map():
             cog.out(f"\n{link}{'，需要 torch' if needs_torch(script.path) else ''}\n\n")
             cog.out("| 编号 | 脚本 | 问题 | 用时 |\n|---|---|---|---|\n")
         name = script.path.split("/")[1]
-        cog.out(f"| {script.code} | [{name}]({script.path}) | {script.question} | {script.seconds} |\n")
+        question = script.question.replace("|", "\\|")  # 竖线会把表格的一格切成两格
+        cog.out(f"| {script.code} | [{name}]({script.path}) | {question} | {script.seconds} |\n")
     cog.out("\n")
 
 

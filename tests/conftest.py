@@ -4,7 +4,7 @@ import sys
 import pytest
 from harness import ROOT
 
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "lectures")]
 for folder in ("lecture01", "lecture02", "lecture04", "lecture06", "lecture11", "lecture12"):
     sys.path.insert(0, str(ROOT / folder))
 
