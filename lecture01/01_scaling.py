@@ -3,19 +3,19 @@
 第 1 讲 · 01：平滑还是突变？ —— 同一批模型，换一把尺子就"涌现"了
 ================================================================================
 对应讲义：lectures/lecture01_scaling_and_cot.md 第 2 节
-（Wei et al. 2022, "Emergent Abilities"；Schaeffer et al. 2023, "Mirage"；Kaplan et al. 2020）
+（Wei et al. 2022b, "Emergent Abilities"；Schaeffer et al. 2023, "Mirage"；Kaplan et al. 2020）
 
 【问题】模型大到某个规模，能力会突然出现吗？
 
 【这里的设定】六个模型，从 10M 到 1T，每次 ×10。量两样东西：
-    每一步：做对的概率 p，以及损失（loss）-log p；
-    整道题：n 步全对才算对（exact match，完全匹配），概率是 p_1 · p_2 · … · p_n。
+    每一步：第 i 步做对的概率 p_i，以及损失（loss）-log p_i；
+    整道题：n 步全对才算对（exact match，完全匹配），概率 p = p_1 · p_2 · … · p_n。
 整题的概率用 path_probs 精确算出，不靠采样；只有演示 3 才真的去采样。
-简化：真实论文里的 p 要在测试集上测量，这里由 toy world 的公式给出；
+简化：真实论文里的概率要在测试集上测量，这里由 toy world 的公式给出；
 "整题做对"指过程每一步都对，两个错误互相抵消、碰巧答对的不算。
 
-【公式】EM(n) = p_1 · p_2 · … · p_n，所以 -log EM(n) = Σ -log p_i：
-乘积这把尺子有拐点，对数这把尺子没有。EM 是 exact match，p_i 是第 i 步做对的概率。
+【公式】EM = p_1 · p_2 · … · p_n，所以 -log EM = Σ -log p_i（log 是自然对数）：
+乘积这把尺子有拐点，对数这把尺子没有。EM 是 exact match，就是讲义 1.4 节的 P(sound)。
 
 运行时间：约 0.3 秒，只用标准库。
 """
@@ -43,7 +43,7 @@ SAMPLE_SEED = 11  # 演示 3：出测试题和作答的随机种子
 
 def step_stats(model, problems):
     """
-    【返回】(loss, accuracy)：所有题的所有步骤上，-log p 的平均（nat）与 p 的平均。
+    【返回】(loss, accuracy)：所有题的所有步骤上，-log p_i 的平均（nat）与 p_i 的平均。
     """
     probs = [p for problem in problems for p in path_probs(model, problem)]
     return mean(-math.log(p) for p in probs), mean(probs)
@@ -63,6 +63,12 @@ def appears_at(curve, threshold):
     return next((size for size, em in curve if em >= threshold), math.inf)
 
 
+def spread_of_measured(model, problems):
+    """这些题各答一次，全对的比例的标准差：第 j 题的方差是 p_j(1 - p_j)，各题独立，方差相加。"""
+    probs = [math.prod(path_probs(model, problem)) for problem in problems]
+    return math.sqrt(math.fsum(p * (1 - p) for p in probs)) / len(probs)
+
+
 def measured_exact_match(model, problems, rng):
     """真的让模型每题答一次，全对的比例：论文里画曲线用的就是这种测量值。"""
     return mean(model.generate(problem, rng).sound for problem in problems)
@@ -74,8 +80,11 @@ def bar_cell(x, width=15):
 
 
 def main():
-    check_ascending("SIZES", SIZES, 4)
-    check_ascending("STEPS", STEPS)
+    for size in check_ascending("SIZES", SIZES, 4):
+        check_number("SIZES 里的规模", size, 0, open_low=True)
+    for n in check_ascending("STEPS", STEPS):
+        check_int("STEPS 里的步数", n, 1)
+    check_int("N_PROBLEMS", N_PROBLEMS, 1)
     check_number("THRESHOLD", THRESHOLD, 0, 1, open_low=True)
     check_number("RARE", RARE, 0, 1)
     check_int("SMALL_TEST", SMALL_TEST, 1)
@@ -93,14 +102,14 @@ def main():
         [model.name, f"{losses[i]:.3f}", f"{accuracies[i]:.3f}", *(f"{em[n][i]:.4f}" for n in STEPS)]
         for i, model in enumerate(models)
     ]
-    print_table(["规模", "每步 -log p", "每步 p", *(f"{n} 步全对" for n in STEPS)], rows)
+    print_table(["规模", "每步 -log p_i", "每步 p_i", *(f"{n} 步全对" for n in STEPS)], rows)
 
     loss_ratios = [after / before for before, after in zip(losses, losses[1:])]
     em_gains = [after - before for before, after in zip(em[longest], em[longest][1:])]
     early, late = em_gains[:2], em_gains[2:]
     print("观察：")
     observe(
-        f"每步的损失走得很匀：规模每 ×10，-log p 变成原来的 {min(loss_ratios):.2f}～{max(loss_ratios):.2f} 倍，"
+        f"每步的损失走得很匀：规模每 ×10，-log p_i 变成原来的 {min(loss_ratios):.2f}～{max(loss_ratios):.2f} 倍，"
         "没有哪一段特别陡。",
         max(loss_ratios) < 1.7 * min(loss_ratios) and max(loss_ratios) < 0.7,
     )
@@ -111,25 +120,28 @@ def main():
     )
 
     title(f"演示 2：同样的数字，三把尺子（{longest} 步题）")
-    logs = [math.log10(e) for e in em[longest]]
+    neg_logs = [-math.log(e) for e in em[longest]]
     rows = []
     for i, model in enumerate(models):
         score, credit = em[longest][i], accuracies[i]
-        rows.append([model.name, bar_cell(score), f"{logs[i]:.1f}", bar_cell(credit)])
-    print_table(["规模", "全对才给分", "它的对数 log10", "做对一步给一步的分"], rows)
+        logs = [f"{neg_logs[i]:.2f}", f"{longest * losses[i]:.2f}"]
+        rows.append([model.name, bar_cell(score), *logs, bar_cell(credit)])
+    print_table(["规模", "全对才给分", "-log 全对", f"{longest} × 每步损失", "做对一步给一步的分"], rows)
 
     appears = {n: appears_at(list(zip(SIZES, em[n])), THRESHOLD) for n in STEPS}
     credit_gains = [after - before for before, after in zip(accuracies, accuracies[1:])]
-    log_gains = [after - before for before, after in zip(logs, logs[1:])]
+    drops = [before - after for before, after in zip(neg_logs, neg_logs[1:])]
     print("观察：")
     observe(
-        f"左边那一列前三格几乎是空的，右边那一列从第一格起就在长：每 ×10 涨 {min(credit_gains):.2f}～"
+        f"“全对才给分”前三格几乎是空的，“做对一步给一步的分”从第一格起就在长：每 ×10 涨 {min(credit_gains):.2f}～"
         f"{max(credit_gains):.2f}。模型没有变，变的是尺子。",
         em[longest][2] < 0.1 * em[longest][-1] and accuracies[2] > 0.5 * accuracies[-1] and min(credit_gains) > 0,
     )
     observe(
-        f"取了对数，突变也不见了：log10 每一格都在升，而且升得越来越慢（{log_gains[0]:.1f} → {log_gains[-1]:.1f}）。",
-        all(after < before for before, after in zip(log_gains, log_gains[1:])) and log_gains[-1] > 0,
+        f"取了对数，突变也不见了：-log 全对每一格都在降，而且降得越来越慢（{drops[0]:.1f} → {drops[-1]:.1f}）。"
+        f"它总比 {longest} × 每步损失小一点，因为先对题目平均、再取对数。",
+        all(after < before for before, after in zip(drops, drops[1:])) and drops[-1] > 0
+        and all(whole < longest * loss for whole, loss in zip(neg_logs, losses)),
     )
     places = "，".join(f"{n} 步 {fmt_size(appears[n]) if appears[n] < math.inf else '还没有'}" for n in STEPS)
     observe(
@@ -145,14 +157,16 @@ def main():
     small = [measured_exact_match(model, small_set, rng) for model in models]
     big = [measured_exact_match(model, big_set, rng) for model in models]
     rows = [
-        [model.name, f"{em[longest][i]:.4f}", f"{small[i]:.4f}", f"{big[i]:.4f}"] for i, model in enumerate(models)
+        [model.name, f"{em[longest][i]:.4f}", f"{exact_match(model, small_set):.4f}", f"{small[i]:.4f}",
+         f"{spread_of_measured(model, small_set):.4f}", f"{big[i]:.4f}"]
+        for i, model in enumerate(models)
     ]
-    print_table(["规模", "精确值", f"{SMALL_TEST} 题测得", f"{BIG_TEST} 题测得"], rows)
+    exact, tested = f"{N_PROBLEMS} 题精确值", [f"{SMALL_TEST} 题精确值", f"{SMALL_TEST} 题测得", "（标准差）"]
+    print_table(["规模", exact, *tested, f"{BIG_TEST} 题测得"], rows)
     print("观察：")
     zeros_small, zeros_big = small.count(0), big.count(0)
     observe(
-        f"{SMALL_TEST} 题的测试集上，最小的 {zeros_small} 个模型得 0 分；换成 {BIG_TEST} 题，得 0 分的只剩 "
-        f"{zeros_big} 个。"
+        f"{SMALL_TEST} 题的测试集上，有 {zeros_small} 个模型得 0 分；换成 {BIG_TEST} 题，得 0 分的只剩 {zeros_big} 个。"
         f"0 分不等于不会：正确率是 p 时，{SMALL_TEST} 题全错的概率是 (1-p)^{SMALL_TEST}，p = {RARE:g} 时有 "
         f"{(1 - RARE) ** SMALL_TEST:.0%}。",
         zeros_small > zeros_big,

@@ -12,6 +12,7 @@
     无偏估计           1 - C(n-c, k) / C(n, k)：从 n 个样本里不放回地取 k 个，至少有一个对。
 演示 1、2 不采样：c 服从二项分布 Binomial(n, p)，把 c = 0 … n 全部列出来，期望与标准差都是精确的。
 演示 3 才让模型真的作答。"对"指每一步都对（Sample.sound），这时 p 就是 path_probs 的乘积。
+均方根误差（RMSE，root mean square error）= √(偏差的平方 + 方差)；无偏估计的 RMSE 就是它的标准差。
 简化：真实评测里 p 未知，而且不同题的 p 相差很大；前两个演示只看一道题。
 
 【公式】E[估计量] = Σ_c C(n,c) p^c (1-p)^(n-c) · 估计量(n, c, k)；偏差 = E[估计量] - 真值。
@@ -85,6 +86,11 @@ def signed(x):
     return f"{round(x, 3) + 0.0:+.3f}"
 
 
+def rmse(bias, sd, m=1):
+    """对 m 道同样的题取平均以后的均方根误差：标准差按 √m 缩小，偏差不变。"""
+    return math.hypot(bias, sd / math.sqrt(m))
+
+
 def moment_cells(moments):
     """表格里的四格：偏差带符号，标准差不带。"""
     plug_bias, plug_sd, fair_bias, fair_sd = moments
@@ -99,11 +105,19 @@ def main():
         check_int("NS 里的每个 n", n, K, N_LIMIT)
     for k in check_ascending("KS", KS):
         check_int("KS 里的每个 k", k, 1, N)
+    golden_n = check_int("GOLDEN 的 n", GOLDEN[0], 1, N_LIMIT)
+    check_int("GOLDEN 的 c", GOLDEN[1], 0, golden_n)
+    check_int("GOLDEN 的 k", GOLDEN[2], 0, golden_n)
+    check_number("SIZE", SIZE, 0, open_low=True)
+    check_int("N_PROBLEMS", N_PROBLEMS, 1)
+    check_int("MIN_STEPS", MIN_STEPS, 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
 
     title(f"演示 1：n 越大越准 —— p = {P_TRUE:g}，估计 pass@{K}，真值 {truth(P_TRUE, K):.3f}")
-    headers = ["n", "代入法的偏差", "标准差", "无偏的偏差", "标准差"]
+    headers = ["代入法偏差", "代入法标准差", "无偏估计偏差", "无偏估计标准差"]
     by_n = {n: compare(n, K, P_TRUE) for n in NS}
-    print_table(headers, [[n, *moment_cells(by_n[n])] for n in NS])
+    rows = [[n, *moment_cells(by_n[n]), f"{rmse(*by_n[n][:2]):.3f}"] for n in NS]
+    print_table(["n", *headers, "代入法 RMSE"], rows)
     few, many = NS[0], NS[-1]
     print("观察：")
     observe(
@@ -121,14 +135,22 @@ def main():
         by_n[few][3] > 2.5 * by_n[many][3],
     )
 
+    one_plug, one_fair = rmse(*by_n[few][:2]), rmse(*by_n[few][2:])
+    many_plug, many_fair = rmse(*by_n[few][:2], N_PROBLEMS), rmse(*by_n[few][2:], N_PROBLEMS)
+    observe(
+        f"有偏也不等于不准：只看一道题、n = {few} 时，代入法的 RMSE 反而小（{one_plug:.3f} 比 {one_fair:.3f}）。但对 "
+        f"{N_PROBLEMS} 道这样的题取平均，波动互相抵消，偏差不会：{many_plug:.3f} 比 {many_fair:.3f}。",
+        one_plug < one_fair and many_plug > 2 * many_fair,
+    )
+
     title(f"演示 2：k 靠近 n 时 —— p = {P_TRUE:g}，n = {N}")
     by_k = {k: compare(N, k, P_TRUE) for k in KS}
     rows = [
         [f"pass@{k}", f"{truth(P_TRUE, k):.3f}", *moment_cells(by_k[k])] for k in KS
     ]
-    print_table(["估计什么", "真值", *headers[1:]], rows)
+    print_table(["估计什么", "真值", *headers], rows)
     n, c, k = GOLDEN
-    print(f"\n  手算一行：n = {n}，c = {c}，k = {k}：无偏 {pass_at_k(n, c, k):.4f}，代入法 {plug_in(n, c, k):.4f}")
+    print(f"\n  手算一行：n = {n}，c = {c}，k = {k}：无偏估计 {pass_at_k(n, c, k):.4f}，代入法 {plug_in(n, c, k):.4f}")
     refusal = refusal_of(N, 2, N + 1)
     print(f"  k > n 时：{refusal}")
     shortfall = -by_k[KS[-1]][0]
@@ -149,16 +171,17 @@ def main():
     model = ToyLLM(SIZE)
     problems = make_problem_set(rng, N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     samples = [[model.generate(problem, rng) for _ in range(N)] for problem in problems]
-    sound = [sum(s.sound for s in group) for group in samples]
+    counts = [sum(s.sound for s in group) for group in samples]
     lucky = mean(not s.sound for group in samples for s in group if s.correct)
     p_exact = [math.prod(path_probs(model, problem)) for problem in problems]
     rows, errors = [], {}
     for k in KS:
         exact = mean(truth(p, k) for p in p_exact)
-        fair, plug = (mean(f(N, c, k) for c in sound) for f in (pass_at_k, plug_in))
+        fair = mean(pass_at_k(N, c, k) for c in counts)
+        plug = mean(plug_in(N, c, k) for c in counts)
         errors[k] = (abs(fair - exact), abs(plug - exact))
         rows.append([f"pass@{k}", f"{exact:.3f}", f"{fair:.3f}", f"{plug:.3f}", signed(plug - exact)])
-    print_table(["估计什么", "真值", "无偏", "代入法", "代入法差多少"], rows)
+    print_table(["估计什么", "真值", "无偏估计", "代入法", "代入法差多少"], rows)
     print("观察：")
     observe(
         f"对 {N_PROBLEMS} 道题取平均以后，无偏估计的噪声互相抵消（k = {KS[-1]} 时只差 {errors[KS[-1]][0]:.3f}），"

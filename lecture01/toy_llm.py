@@ -45,7 +45,7 @@ BETA = 1.0  # 规模每乘 10，"correct" 的 logit 加多少
 LOGIT_BUG = 0.0  # "bug" 的 logit
 LOGIT_CARELESS = -0.3  # "careless" 的 logit
 CARELESS_OFFSETS = (-10, -2, -1, 1, 2, 10)  # 手滑时加在正确值上的偏移，六选一
-NO_COT_PENALTY = 0.5  # 不写中间步骤（cot=False）时，第 i 步（从 0 数）的 logit 再减 0.5·i
+NO_COT_PENALTY = 0.5  # 不写中间步骤（cot=False）时，第 i 步（从 1 数）的 logit 再减 0.5·(i-1)
 
 # ---- 难度的常数 ----
 CARRY_HARDNESS = 0.3  # 每一次进位或借位
@@ -379,7 +379,7 @@ class ToyLLM:
         self.name = fmt_size(size) if name is None else name
 
     def step_logits(self, op, a, b, step_index):
-        """第 step_index 步（从 0 数）a op b 的三个 logit，顺序同 PROCEDURES。"""
+        """第 i 步 a op b 的三个 logit，顺序同 PROCEDURES。i 从 1 数，step_index = i - 1。"""
         if op not in ALPHA:
             raise _unknown_op(op)
         correct = ALPHA[op] + BETA * math.log10(self.size / REF_SIZE) - step_hardness(op, a, b)

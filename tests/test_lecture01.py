@@ -36,6 +36,17 @@ def test_appears_at_the_first_size_over_the_threshold(threshold, size):
     assert scaling.appears_at([(1, 0.1), (10, 0.2), (100, 0.8)], threshold) == size
 
 
+def test_spread_of_a_measured_score_agrees_with_enumerating_right_and_wrong():
+    """三道题的 2^3 种对错全部列出来，按概率加权，比例的标准差。"""
+    model, problems = ToyLLM(1e10), make_problem_set(random.Random(7), 3, 2, 3)
+    probs = [math.prod(path_probs(model, problem)) for problem in problems]
+    outcomes = list(itertools.product([0, 1], repeat=3))
+    weights = [math.prod(p if right else 1 - p for p, right in zip(probs, o)) for o in outcomes]
+    center = sum(w * sum(o) / 3 for w, o in zip(weights, outcomes))
+    variance = sum(w * (sum(o) / 3 - center) ** 2 for w, o in zip(weights, outcomes))
+    assert scaling.spread_of_measured(model, problems) == pytest.approx(math.sqrt(variance))
+
+
 # ---- 02 ----
 def test_cot_gain_is_the_product_with_and_without_the_penalty():
     """直接答的概率与"自己写一遍带罚分的 softmax"相同。"""
@@ -50,7 +61,21 @@ def test_cot_gain_is_the_product_with_and_without_the_penalty():
 
 
 def test_price_counts_the_extra_values():
-    assert cot.price(8, 0.5) == "14" and cot.price(8, 0.0) == "-"
+    assert cot.extra_values(8, 0.5) == 14 and cot.extra_values(8, 0.0) == math.inf
+
+
+@pytest.mark.parametrize("xs, yes", [
+    ([0, 1, 3, 2], True), ([0, 1, 2], False), ([2, 1, 0], False), ([0, 2, 1, 3, 0], False), ([0, 2, 2, 1], False),
+])
+def test_one_peak_means_up_then_down_with_the_top_inside(xs, yes):
+    assert cot.has_one_peak(xs) is yes
+
+
+@pytest.mark.parametrize("x, text", [
+    (1, "1"), (26.68, "26.7"), (3574.2, "3574"), (43900, "4.39 万"), (1.48e12, "1.48 万亿"), (math.inf, "-"),
+])
+def test_big_numbers_are_put_in_words(x, text):
+    assert cot.in_words(x) == text
 
 
 # ---- 03 ----
@@ -93,6 +118,17 @@ def test_the_unbiased_estimator_is_unbiased_and_the_plug_in_is_never_high(n, dat
     k = data.draw(st.integers(1, n))
     plug_bias, _, fair_bias, _ = estimators.compare(n, k, p)
     assert abs(fair_bias) < 1e-9 and plug_bias < 1e-12
+
+
+def test_rmse_of_an_average_agrees_with_enumerating_two_problems():
+    """两道同样的题的估计取平均：误差平方的期望，直接按两个 c 的联合分布相加。"""
+    n, k, p = 4, 3, 0.3
+    weights = [math.comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    square = sum(
+        wa * wb * ((estimators.plug_in(n, a, k) + estimators.plug_in(n, b, k)) / 2 - estimators.truth(p, k)) ** 2
+        for (a, wa), (b, wb) in itertools.product(enumerate(weights), repeat=2)
+    )
+    assert estimators.rmse(*estimators.compare(n, k, p)[:2], 2) == pytest.approx(math.sqrt(square))
 
 
 def test_golden_row():
