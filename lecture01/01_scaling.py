@@ -161,8 +161,8 @@ def main():
          f"{spread_of_measured(model, small_set):.4f}", f"{big[i]:.4f}"]
         for i, model in enumerate(models)
     ]
-    exact, tested = f"{N_PROBLEMS} 题精确值", [f"{SMALL_TEST} 题精确值", f"{SMALL_TEST} 题测得", "（标准差）"]
-    print_table(["规模", exact, *tested, f"{BIG_TEST} 题测得"], rows)
+    exact, tested = f"{N_PROBLEMS} 题精确值", [f"{SMALL_TEST} 题精确值", f"{SMALL_TEST} 题采样", "（标准差）"]
+    print_table(["规模", exact, *tested, f"{BIG_TEST} 题采样"], rows)
     print("观察：")
     zeros_small, zeros_big = small.count(0), big.count(0)
     observe(

@@ -14,7 +14,7 @@
 
 三个 logit 里只有第一个会变：模型越大越高，步骤越难越低。
 
-    logit(correct) = ALPHA[op] + BETA · log10(size / REF_SIZE) - hardness(op, a, b)
+    logit(correct) = ALPHA[op] + BETA · log10(size / REF_SIZE) - step_hardness(op, a, b)
     logit(bug)     = LOGIT_BUG
     logit(careless)= LOGIT_CARELESS
     P(做法) = softmax(logit / T)
@@ -257,7 +257,7 @@ class Problem:
 
 class Sample(NamedTuple):
     """
-    模型的一次作答（trace，也叫 rollout）。前三项都是长度 n_steps 的列表。
+    模型的一次作答（attempt，也叫 trace、rollout）。前三项都是长度 n_steps 的列表。
 
     values    每一步写下的值；
     procs     每一步用的做法（PROCEDURES 里的名字）；
