@@ -8,18 +8,20 @@
 
 【这里的设定】从 02 的 GRPO 出发，补上真实系统里有的两样：每批样本更新 UPDATES 次，所以要用 PPO 的 clip；
 损失先在一个样本的步骤上平均（1/|o|）。然后一次打开一个改动：
-    动态采样（dynamic sampling）  一组全对或全错，优势就全是 0（死组）；丢掉再抽，直到攒够 BATCH 组；
+    动态采样（dynamic sampling）  一组全对或全错，优势就全是 0（死组）；丢掉再抽，直到攒够 BATCH 个
+        活组（有对有错）。演示 3 的对照“只丢不补”：丢掉以后不再抽，只是分母里没有了死组；
     clip-higher                   clip 的上沿从 1.2 放到 1.28，下沿 0.8 不动；
     token 级损失                  在整批的全部步骤上平均，不再先在每个样本里平均。
 简化：过长惩罚（overlong shaping）只在讲义里讲，这里的过程没有长短可学；clip 逐步骤，不是逐 token。
 表里的 pass@1 与熵是精确值：每一步都对的概率（碰巧答对的不算）、正确的路上每一步的熵。
 
-【公式】目标 min(ρA, clip(ρ, 1-ε_low, 1+ε_high)·A)，ρ = π_new(做法) / π_old(做法) 是重要性比率；
+【公式】目标 min(ρA, clip(ρ, 1-ε_low, 1+ε_high)·A)，ρ = π_θ(做法) / π_old(做法) 是重要性比率；
 A > 0 且 ρ > 1+ε_high，或 A < 0 且 ρ < 1-ε_low 时，梯度是 0；其余时候是 A·ρ·(onehot - probs)。
-P(一组有对有错) = 1 - p^G - (1-p)^G，p 是这道题的正确率，G 是 GROUP。
+P(活组) = 1 - p^G - (1-p)^G，p 是这道题的正确率，G 是 GROUP。
 
 运行时间：约 3 秒，只用标准库。
 """
+import math
 import random
 import sys
 from pathlib import Path
@@ -27,8 +29,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
     HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_int, check_number, exact_scores,
-    grpo_advantages, make_problem_set, mean, observe, print_table, run_script, step_records, title, true_contexts,
-    value_at,
+    grpo_advantages, make_problem_set, mean, observe, path_probs, print_table, run_script, step_records, title,
+    true_contexts, value_at,
 )
 
 BASE_SIZE = 1e9  # 基座模型的参数量
@@ -48,15 +50,16 @@ TARGETS = (0.5, 0.7, 0.8, 0.9)  # 演示 3：到达这些 pass@1 各用了几批
 CLIP_STEPS, CLIP_BATCH = 14, 64  # 演示 4 的批数与每批组数：组多一些，差别才不被抽样的噪声盖住
 LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8)  # 演示 4：在这些 pass@1 处比较熵
 RARE_P, COMMON_P = 0.01, 0.9  # 演示 4：一个少见的做法和一个常见的做法
-RECIPES = {  # 每种配方：(是否动态采样, clip 的上沿, 是否 token 级损失)
-    "GRPO": (False, EPS_HIGH, False), "+ 动态采样": (True, EPS_HIGH, False),
-    "+ clip-higher": (False, EPS_HIGHER, False), "+ token 级损失": (False, EPS_HIGH, True),
-    "DAPO（全开）": (True, EPS_HIGHER, True),
+KEEP, DROP, REFILL = "留着", "只丢不补", "丢了再抽"  # 怎样处理死组；第三种是动态采样
+RECIPES = {  # 每种配方：(怎样处理死组, clip 的上沿, 是否 token 级损失)
+    "GRPO": (KEEP, EPS_HIGH, False), "+ 动态采样": (REFILL, EPS_HIGH, False),
+    "+ clip-higher": (KEEP, EPS_HIGHER, False), "+ token 级损失": (KEEP, EPS_HIGH, True),
+    "DAPO（全开）": (REFILL, EPS_HIGHER, True),
 }
 
 
 def p_mixed(p, group):
-    """一组 group 个样本里有对有错的概率，p 是一个样本答对的概率。【例子】p_mixed(0.01, 8) = 0.077"""
+    """一组 group 个样本是活组（有对有错）的概率，p 是一个样本答对的概率。【例子】p_mixed(0.01, 8) = 0.077"""
     return 1 - p**group - (1 - p) ** group
 
 
@@ -65,15 +68,15 @@ def is_clipped(rho, advantage, eps_low, eps_high):
     return rho > 1 + eps_high if advantage > 0 else rho < 1 - eps_low
 
 
-def draw_groups(model, train_set, rng, dynamic, batch):
+def draw_groups(model, train_set, rng, dead, batch):
     """采 batch 组：[(problem, samples, advantages)]，以及抽过的每组答对几个。动态采样到上限还攒不够，有几组算几组。"""
-    groups, n_correct = [], []
-    while len(groups) < batch and len(n_correct) < MAX_REFILL * batch:
+    groups, n_correct, most = [], [], (MAX_REFILL if dead == REFILL else 1) * batch
+    while len(groups) < batch and len(n_correct) < most:
         for problem in rng.sample(train_set, batch):
             samples = [model.generate(problem, rng, TEMPERATURE) for _ in range(GROUP)]
             rewards = [1.0 if sample.correct else 0.0 for sample in samples]
             n_correct.append(round(sum(rewards)))
-            if not dynamic or 0 < n_correct[-1] < GROUP:
+            if dead == KEEP or 0 < n_correct[-1] < GROUP:
                 groups.append((problem, samples, grpo_advantages(rewards)))
             if len(groups) == batch:
                 break
@@ -111,34 +114,33 @@ def update(model, weights, eps_high):
         apply_grads(model, grads, LR)
 
 
-def train(recipe, train_set, paths, seed, steps, batch):
+def train(recipe, train_set, paths, seed, steps=STEPS, batch=BATCH):
     """
-    返回每批之后的状态（第 0 项没有训练），每项一个 dict：step 批数，pass1，entropy 熵，hard 最难语境的 P(correct)，
-    drawn 累计样本数，wrong、right 这一批抽过的组里全错、全对的比例，model 那时的模型。recipe 见 RECIPES。
+    返回每批之后的状态（第 0 项没有训练），每项一个 dict：step 批数，pass1，entropy 熵，hard、easy 最难与最易语境的
+    P(correct)，drawn 累计样本数，wrong、right 这一批抽过的组里全错、全对的比例，model 那时的模型。recipe 见 RECIPES。
     """
-    dynamic, eps_high, token_level = recipe
-    rng, hardest = random.Random(seed), list(HARD_CONTEXTS.values())[-1]
+    dead, eps_high, token_level = recipe
+    rng, (easiest, *_, hardest) = random.Random(seed), HARD_CONTEXTS.values()
     model = TrainableLLM(BASE_SIZE)
     history, drawn, n_correct = [], 0, []
     for step in range(steps + 1):
         if step:
-            groups, n_correct = draw_groups(model, train_set, rng, dynamic, batch)
+            groups, n_correct = draw_groups(model, train_set, rng, dead, batch)
             update(model, total_weights(groups, token_level), eps_high)
             drawn += GROUP * len(n_correct)
-        pass1, h = exact_scores(model, paths)
-        n = max(1, len(n_correct))
+        n, (pass1, h) = max(1, len(n_correct)), exact_scores(model, paths)
         history.append({
             "step": step, "pass1": pass1, "entropy": h, "hard": model.p_correct(hardest), "drawn": drawn,
-            "wrong": n_correct.count(0) / n, "right": n_correct.count(GROUP) / n, "model": model.copy(),
+            "wrong": n_correct.count(0) / n, "right": n_correct.count(GROUP) / n, "easy": model.p_correct(easiest),
+            "model": model.copy(),
         })
     return history
 
 
 def mixed_share(model, problems, rng):
-    """有对有错的组的比例，三种算法：(平均的 p 代入公式, 每题的 p 代入公式再平均, 真的抽组来数)。"""
+    """活组的比例，三种算法：(平均的 p 代入公式, 每题的 p 代入公式再平均, 真的抽组来数)。"""
     def n_right(problem, n):
         return sum(model.generate(problem, rng, TEMPERATURE).correct for _ in range(n))
-
     ps = [n_right(problem, N_P) / N_P for problem in problems]
     measured = mean(0 < n_right(problem, GROUP) < GROUP for problem in problems for _ in range(N_GROUPS))
     return p_mixed(mean(ps), GROUP), mean(p_mixed(p, GROUP) for p in ps), measured
@@ -156,39 +158,37 @@ def main():
     title(f"演示 1：一次打开一个改动（每批 {BATCH} 组 × {GROUP} 个样本，更新 {UPDATES} 次）")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
     paths = true_contexts(make_problem_set(random.Random(TEST_SET_SEED), N_TEST, MIN_STEPS, MAX_STEPS))
-    runs = {name: train(RECIPES[name], train_set, paths, TRAIN_SEEDS[0], STEPS, BATCH) for name in RECIPES}
-    rows = []
+    runs = {name: train(RECIPES[name], train_set, paths, TRAIN_SEEDS[0]) for name in RECIPES}
+    rows, shown = [], range(SHOW_EVERY, STEPS + 1, SHOW_EVERY)
     for name, history in runs.items():
-        for i in range(SHOW_EVERY, STEPS + 1, SHOW_EVERY):
-            h, window = history[i], history[i - SHOW_EVERY + 1:i + 1]
-            dead = f"{mean(w['wrong'] for w in window):.2f} / {mean(w['right'] for w in window):.2f}"
-            rows.append([name, i, f"{h['pass1']:.3f}", f"{h['entropy']:.3f}", dead, h["drawn"]])
-    print_table(["配方", "批", "pass@1", "熵", f"近 {SHOW_EVERY} 批死组：全错 / 全对", "累计样本"], rows)
-    plain, dynamic, _, token, _ = runs.values()
+        dead = mean(h["wrong"] for h in history[1:SHOW_EVERY + 1]), mean(h["right"] for h in history[-SHOW_EVERY:])
+        rows.append([name, *(f"{history[i]['pass1']:.3f}" for i in shown), f"{history[-1]['entropy']:.3f}",
+                     *(f"{x:.2f}" for x in dead), history[-1]["drawn"]])
+    print(f"  前几列是那一批之后的 pass@1；死组是头 {SHOW_EVERY} 批里全错的、末 {SHOW_EVERY} 批里全对的比例")
+    print_table(["配方", *(f"{i} 批" for i in shown), "最后的熵", "全错的组", "全对的组", "样本数"], rows)
+    plain, _, _, token, _ = runs.values()
     first, last = plain[1:SHOW_EVERY + 1], plain[-SHOW_EVERY:]
     dead_wrong, dead_right = mean(h["wrong"] for h in first), mean(h["right"] for h in last)
-    lead = max(plain, key=lambda h: dynamic[h["step"]]["pass1"] - h["pass1"])
     print("观察：")
     observe(
         f"死组先是全错的，后是全对的：GRPO 头 {SHOW_EVERY} 批里全错的占 {dead_wrong:.2f}，末 {SHOW_EVERY} 批里全对的占 "
         f"{dead_right:.2f}。模型越好，白采的样本越多，每批真正在教的组越少。",
         dead_wrong > 0.15 and dead_right > 0.3 and dead_right > 3 * mean(h["right"] for h in first),
     )
-    observe(
-        f"同样的批数，动态采样学得多（第 {lead['step']} 批 {dynamic[lead['step']]['pass1']:.3f}，GRPO "
-        f"{lead['pass1']:.3f}），越到后来也抽得越多：共 {dynamic[-1]['drawn']} 个样本，GRPO {plain[-1]['drawn']} 个。",
-        dynamic[lead["step"]]["pass1"] > lead["pass1"] + 0.03 and dynamic[-1]["drawn"] > 1.5 * plain[-1]["drawn"],
-    )
+    alive = [(x.n_steps, p_mixed(math.prod(path_probs(plain[0]["model"], x)), GROUP)) for x in train_set]
+    few, many = (mean([p for n, p in alive if n == length] or [0.0]) for length in (MAX_STEPS, MIN_STEPS))
     long_share = mean(problem.n_steps == MAX_STEPS for problem in train_set)
     long_tokens = long_share * MAX_STEPS / mean(problem.n_steps for problem in train_set)
     start, slower = mean(h["pass1"] for h in first), mean(h["pass1"] for h in token[1:SHOW_EVERY + 1])
     observe(
-        f"{MAX_STEPS} 步的过程占样本的 {long_share:.2f}：样本级平均里它们分到 {long_share:.2f} 的权重，token 级分到 "
-        f"{long_tokens:.2f}。终点差不多，开头 token 级略慢（头 {SHOW_EVERY} 批平均 {start:.3f}，{slower:.3f}）。",
-        long_tokens > 1.1 * long_share and abs(plain[-1]["pass1"] - token[-1]["pass1"]) < 0.05 and slower < start,
+        f"{MAX_STEPS} 步的过程占样本的 {long_share:.2f}，样本级平均里分到同样的权重，token 级分到 {long_tokens:.2f}。"
+        f"终点差不多，开头 token 级略慢（头 {SHOW_EVERY} 批平均 {start:.3f}，{slower:.3f}）：起初 {MAX_STEPS} 步的题"
+        f"只有 {few:.2f} 是活组，{MIN_STEPS} 步的有 {many:.2f}，教得动的偏偏是短题。",
+        long_tokens > 1.1 * long_share and abs(plain[-1]["pass1"] - token[-1]["pass1"]) < 0.05 and slower < start
+        and few < 0.5 * many,
     )
 
-    title(f"演示 2：有对有错的组占多少 —— 公式 1 - p^{GROUP} - (1-p)^{GROUP} 与实测")
+    title(f"演示 2：活组占多少 —— 公式 1 - p^{GROUP} - (1-p)^{GROUP} 与实测")
     rng, steps = random.Random(MIXED_SEED), range(0, STEPS + 1, SHOW_EVERY)
     shares = [mixed_share(plain[i]["model"], train_set[:N_MIXED], rng) for i in steps]
     headers = ["GRPO 训练到第几批", "平均的 p 代入公式", "每题的 p 代入再平均", "抽组来数"]
@@ -200,33 +200,34 @@ def main():
         all(abs(b - c) < 0.12 and a > b for a, b, c in shares) and max(a - b for a, b, _ in shares) > 0.06,
     )
 
-    title("演示 3：按批数算，还是按样本算 —— 到达同一个 pass@1 的花费")
-    names = list(RECIPES)[:2]
-    pair = [[runs[n], *(train(RECIPES[n], train_set, paths, s, STEPS, BATCH) for s in TRAIN_SEEDS[1:])] for n in names]
-    cost = {
-        (key, x): [mean(value_at(h, "pass1", x, key) for h in side) for side in pair]
-        for key in ("step", "drawn") for x in TARGETS
-    }
-    rows = [[x, *(f"{v:.1f}" for v in cost["step", x]), *(f"{v:.0f}" for v in cost["drawn", x])] for x in TARGETS]
-    print_table(["pass@1", "GRPO 批数", "动态采样 批数", "GRPO 样本", "动态采样 样本"], rows)
-    more = mean(cost["drawn", x][1] / max(1, cost["drawn", x][0]) for x in TARGETS)
+    title("演示 3：按批数算，还是按样本算 —— 到达同一个 pass@1 的花费（批数，样本数）")
+    sides = [[train((x, EPS_HIGH, False), train_set, paths, s) for s in TRAIN_SEEDS] for x in (KEEP, DROP, REFILL)]
+    batches, drawn = ([[mean(value_at(h, "pass1", x, key) for h in side) for side in sides] for x in TARGETS]
+                      for key in ("step", "drawn"))
+    rows = [[x, *(f"{a:.1f}，{b:.0f}" for a, b in zip(*pair))] for x, *pair in zip(TARGETS, batches, drawn)]
+    print_table(["pass@1", "GRPO", DROP, "动态采样"], rows)
+    (grpo_n, drop_n, dyn_n), (grpo_s, drop_s, dyn_s) = (list(map(mean, zip(*table))) for table in (batches, drawn))
     print("观察：")
     observe(
-        f"动态采样省的是更新，不是样本：到每一个 pass@1 用的批数都更少，样本却平均是 GRPO 的 {more:.2f} 倍。"
-        "采样便宜、更新贵的系统里它划算，反过来就不一定。",
-        all(b < a for (key, _), (a, b) in cost.items() if key == "step") and more > 1,
+        f"动态采样省的是更新，不是样本：批数平均 {grpo_n:.1f} → {dyn_n:.1f}，样本 {grpo_s:.0f} → {dyn_s:.0f}。",
+        dyn_n < grpo_n and dyn_s > grpo_s,
+    )
+    observe(
+        f"大半的好处来自分母变小，不用多采：只丢不补就到了 {drop_n:.1f} 批，样本比 GRPO 还少（{drop_s:.0f}）。"
+        f"补抽只换来剩下的一小截，样本却多了 {dyn_s - drop_s:.0f} 个。",
+        drop_n < grpo_n - 0.5 * (grpo_n - dyn_n) and drop_s < grpo_s,
     )
 
     title(f"演示 4：clip-higher —— 同样的 pass@1，剩下多少熵（每批 {CLIP_BATCH} 组；列名里的数是上沿）")
-    entropies, hards = [], []  # 每种上沿一列，每个 LEVELS 一项
+    entropies, hards, easies = [], [], []  # 每种上沿一列，每个 LEVELS 一项
     for eps in (EPS_HIGH, EPS_HIGHER, float("inf")):
-        histories = [train((False, eps, False), train_set, paths, s, CLIP_STEPS, CLIP_BATCH) for s in TRAIN_SEEDS]
-        for columns, key in ((entropies, "entropy"), (hards, "hard")):
+        histories = [train((KEEP, eps, False), train_set, paths, s, CLIP_STEPS, CLIP_BATCH) for s in TRAIN_SEEDS]
+        for columns, key in ((entropies, "entropy"), (hards, "hard"), (easies, "easy")):
             columns.append([mean(value_at(h, "pass1", x, key) for h in histories) for x in LEVELS])
     names = (f"{1 + EPS_HIGH:g}", f"{1 + EPS_HIGHER:g}", "无")
     rows = [[x, *(f"{column[i]:.3f}" for column in entropies + hards)] for i, x in enumerate(LEVELS)]
     print_table(["pass@1", *(f"{label} {name}" for label in ("熵", "最难语境") for name in names)], rows)
-    low, high, free, hard_low, hard_high, hard_free = map(mean, entropies + hards)
+    low, high, free, hard_low, hard_high, hard_free, *easy = map(mean, entropies + hards + easies)
     print("观察：")
     observe(
         f"同样的 pass@1，上沿越宽，剩下的熵越多：平均 {low:.3f} → {high:.3f} → {free:.3f}。方向与论文相同，幅度小得多："
@@ -235,14 +236,13 @@ def main():
     )
     observe(
         f"上沿拦住的是难的那一头：最难语境的 P(correct) 平均 {hard_low:.3f} → {hard_high:.3f} → {hard_free:.3f}。"
-        "它起步低，每批升过上沿就停；容易的语境只好练得更尖来补，熵就低了。",
-        hard_low < hard_high < hard_free,
+        f"欠下的由容易的补（“{next(iter(HARD_CONTEXTS))}”{' → '.join(f'{p:.3f}' for p in easy)}）：练得更尖，熵就低。",
+        hard_low < hard_high < hard_free and easy[0] > easy[1] > easy[2],
     )
-    rare, rare_higher, common = RARE_P * (1 + EPS_HIGH), RARE_P * (1 + EPS_HIGHER), COMMON_P * (1 + EPS_HIGH)
     observe(
-        f"概率 {RARE_P:g} 的做法过了 {rare:.4g} 就没有梯度（clip-higher：{rare_higher:.4g}），{COMMON_P:g} 的"
-        f"要过 {common:.4g} 才没有，永远到不了：同一个比率，只管住了少见的做法。",
-        rare < 1 < common,
+        f"概率 {RARE_P:g} 的做法过了 {RARE_P * (1 + EPS_HIGH):.4g} 就没有梯度，{COMMON_P:g} 的要过 "
+        f"{COMMON_P * (1 + EPS_HIGH):.4g} 才没有，永远到不了：同一个比率，只管住了少见的做法。",
+        RARE_P * (1 + EPS_HIGH) < 1 < COMMON_P * (1 + EPS_HIGH),
     )
 
 

@@ -2,8 +2,7 @@
 ================================================================================
 第 6 讲 · 04：基线到底省了什么 —— 同一个梯度，四种基线，四种噪声
 ================================================================================
-对应讲义：lectures/lecture06_scaling_rl.md 第 6 节
-（Williams 1992；RLOO：Ahmadian et al. 2024）
+对应讲义：lectures/lecture06_scaling_rl.md 第 6 节（Williams 1992；RLOO：Ahmadian et al. 2024）
 
 【问题】减去基线（baseline）不改变策略梯度的期望，只改变它的噪声。噪声一定变小吗？
 
@@ -20,6 +19,7 @@ g 只依赖于各种结果各出现几次，所以把所有分法列出来（枚
 简化：真的大模型有几十亿个参数、上千步。这里一步一个参数，演示 4 才换成三种做法、三个 logit。
 
 【公式】常数基线 b 之下，g 的标准差 = |b - b*| · √(p(1-p)) / √G：离 b* 多远，噪声就多大。
+0/1 奖励下 RLOO 的 g 正是奖励的样本方差（除以 G-1），由它的方差公式得：与无基线打平在 p = (2G-4) / (3G-5)。
 
 运行时间：约 0.6 秒，只用标准库。
 """
@@ -38,7 +38,7 @@ from trainable_llm import (
 METHODS = ("无基线", "组平均", "RLOO", "最优 b*")  # 四种基线
 GROUP = 8  # 一组的样本数 G
 GROUPS = (2, 4, 8, 16)  # 演示 1：看"组平均"缩小了多少时用的几种 G
-P_GRID = (0.05, 0.2, 0.5, 0.6, 0.7, 0.9, 0.95)  # 策略做对的概率 p
+P_GRID = (0.05, 0.2, 0.5, 0.6, 0.65, 0.9, 0.95)  # 策略做对的概率 p
 EVEN_P = 0.5  # 演示 2、3 拿来比较的 p：一半对一半
 HIGH_P = 0.9  # 演示 2、3 拿来比较的 p：已经学得不错
 CODINGS = ((1, 0), (1, -1), (11, 10))  # 演示 3：对、错各得多少分
@@ -72,6 +72,11 @@ def best_baseline(outcomes):
     """b* = E[r · |score|^2] / E[|score|^2]：让 g 的方差最小的那个常数。"""
     weights = [p * math.fsum(s * s for s in score) for p, _, score in outcomes]
     return math.fsum(w * r for w, (_, r, _) in zip(weights, outcomes)) / math.fsum(weights)
+
+
+def break_even(n_group):
+    """0/1 奖励下 RLOO 与无基线的噪声相等的 p；G 越大越接近 2/3（常数基线 b = p 打平的地方）。"""
+    return (2 * n_group - 4) / (3 * n_group - 5)
 
 
 def advantages(method, rewards, best):
@@ -137,10 +142,8 @@ def main():
     truth = {p: exact_gradient(bernoulli(p))[0] for p in P_GRID}
     stats = {(p, m): exact_stats(m, bernoulli(p), GROUP) for p in (*P_GRID, EVEN_P, HIGH_P) for m in METHODS}
     sampled = {p: sampled_stats("RLOO", bernoulli(p), GROUP, REPEATS, rng) for p in P_GRID}
-    rows = []
-    for p in P_GRID:
-        means = [stats[p, m][0][0] for m in METHODS]
-        rows.append([f"{p:g}", f"{truth[p]:.4f}", *(f"{x:.4f}" for x in means), f"{sampled[p][0]:.4f}"])
+    means = {p: [f"{stats[p, m][0][0]:.4f}" for m in METHODS] for p in P_GRID}
+    rows = [[f"{p:g}", f"{truth[p]:.4f}", *means[p], f"{sampled[p][0]:.4f}"] for p in P_GRID]
     print_table(["p", "真梯度", *METHODS, f"RLOO，抽 {REPEATS} 组"], rows)
     even = bernoulli(EVEN_P)
     shrink = {n: exact_stats("组平均", even, n)[0][0] / exact_gradient(even)[0] for n in GROUPS}
@@ -149,10 +152,7 @@ def main():
     print_table(["G", "组平均的均值 / 真梯度", "(G-1)/G"], rows)
     print("观察：")
     gaps = [abs(stats[p, m][0][0] - truth[p]) for p in P_GRID for m in METHODS if m != "组平均"]
-    observe(
-        "无基线、RLOO、最优 b* 三列都等于真梯度：基线只要不看这个样本自己的结果，期望就一点不变。",
-        max(gaps) < 1e-12,
-    )
+    observe("无基线、RLOO、最优 b* 三列都等于真梯度：基线不看这个样本自己的结果，期望就一点不变。", max(gaps) < 1e-12)
     observe(
         f"组平均这一列小了一截，每个 p 都小同样的倍数：G = {GROUPS[0]} 时只剩 {shrink[GROUPS[0]]:.2f}，"
         f"G = {GROUPS[-1]} 时剩 {shrink[GROUPS[-1]]:.2f}，正是 (G-1)/G。平均里含着自己，就从自己身上减掉了 1/G。",
@@ -163,10 +163,8 @@ def main():
 
     title(f"演示 2：梯度的标准差 —— 基线省了多少？（0/1 奖励，G = {GROUP}）")
     best = {p: best_baseline(bernoulli(p)) for p in P_GRID}
-    rows = []
-    for p in P_GRID:
-        sds = [stats[p, m][1] for m in METHODS]
-        rows.append([f"{p:g}", f"{best[p]:.2f}", *(f"{x:.4f}" for x in sds), f"{sampled[p][1]:.4f}"])
+    sds = {p: [f"{stats[p, m][1]:.4f}" for m in METHODS] for p in P_GRID}
+    rows = [[f"{p:g}", f"{best[p]:.2f}", *sds[p], f"{sampled[p][1]:.4f}"] for p in P_GRID]
     print_table(["p，也是 E[r]", "b*", *METHODS, "RLOO，采样"], rows)
     none, rloo = ({p: stats[p, m][1] for p in (*P_GRID, EVEN_P, HIGH_P)} for m in ("无基线", "RLOO"))
     print("观察：")
@@ -181,9 +179,16 @@ def main():
         f"p = {EVEN_P:g} 时反过来，RLOO 只有无基线的 {rloo[EVEN_P] / none[EVEN_P]:.0%}。",
         rloo[HIGH_P] > 4 * none[HIGH_P] and rloo[EVEN_P] < 0.6 * none[EVEN_P],
     )
+    tie = break_even(GROUP)
     observe(
-        "两者打平在 p = 2/3 附近（解 1 - p = |2p - 1|）：比它低的每个 p，RLOO 较稳；比它高的每个 p，无基线较稳。",
-        all((rloo[p] < none[p]) == (p < 2 / 3) for p in P_GRID),
+        f"G = {GROUP} 时两者打平在 p = {tie:.3f}：比它低的每个 p，RLOO 较稳；比它高的每个 p，无基线较稳。"
+        "常数基线 b = p 打平在 2/3；G 越大，RLOO 越接近它。",
+        all((rloo[p] < none[p]) == (p < tie) for p in P_GRID),
+    )
+    shrunk = (GROUP - 1) / GROUP
+    observe(
+        f"组平均处处是 RLOO 的 {shrunk:g} 倍，不是它更稳：均值也缩成了 {shrunk:g} 倍，噪声除以均值，两者一样。",
+        all(abs(stats[p, "组平均"][1] / rloo[p] - shrunk) < 1e-9 for p in P_GRID),
     )
 
     title(f"演示 3：换一种给分的办法 —— 梯度与噪声（G = {GROUP}）")

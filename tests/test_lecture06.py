@@ -480,7 +480,7 @@ def training_set():
 
 
 def test_dynamic_sampling_holds_only_mixed_groups(dapo, training_set):
-    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), True, 12)
+    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), dapo.REFILL, 12)
     assert len(groups) == 12 and len(n_correct) > 12  # 丢掉了一些组，又补满了
     for _, samples, adv in groups:
         assert 0 < sum(sample.correct for sample in samples) < dapo.GROUP
@@ -489,17 +489,29 @@ def test_dynamic_sampling_holds_only_mixed_groups(dapo, training_set):
 
 
 def test_plain_sampling_keeps_every_group(dapo, training_set):
-    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), False, 12)
+    groups, n_correct = dapo.draw_groups(TrainableLLM(1e9), training_set, random.Random(2), dapo.KEEP, 12)
     assert len(groups) == len(n_correct) == 12
     assert [sum(s.correct for s in samples) for _, samples, _ in groups] == n_correct
     assert 0 in n_correct  # 死组也在里面，优势全是 0
     assert all(not any(adv) for (_, _, adv), c in zip(groups, n_correct) if c in (0, dapo.GROUP))
 
 
+def test_dropping_dead_groups_draws_no_more_samples(dapo, training_set):
+    """只丢不补：抽的组与不丢的相同，留下的恰好是活组；留着的死组只让分母变大，梯度的方向相同。"""
+    model = TrainableLLM(1e9)
+    kept, n_kept = dapo.draw_groups(model, training_set, random.Random(2), dapo.KEEP, 12)
+    dropped, n_dropped = dapo.draw_groups(model, training_set, random.Random(2), dapo.DROP, 12)
+    assert n_kept == n_dropped and len(dropped) == sum(0 < c < dapo.GROUP for c in n_kept) < 12
+    all_weights, live_weights = dapo.total_weights(kept, False), dapo.total_weights(dropped, False)
+    assert all_weights.keys() == live_weights.keys()
+    for item, weight in all_weights.items():
+        assert live_weights[item] == pytest.approx(weight * 12 / len(dropped))
+
+
 def test_dynamic_sampling_gives_up_on_a_perfect_model(dapo, training_set):
     keys = {key for path in dapo.true_contexts(training_set) for key in path}
     perfect = TrainableLLM(1e9, {key: [1000.0, 0.0, 0.0] for key in keys})
-    groups, n_correct = dapo.draw_groups(perfect, training_set, random.Random(2), True, 4)
+    groups, n_correct = dapo.draw_groups(perfect, training_set, random.Random(2), dapo.REFILL, 4)
     assert groups == [] and len(n_correct) == 4 * dapo.MAX_REFILL
     before = perfect.copy()
     dapo.update(perfect, dapo.total_weights(groups, True), 0.2)  # 没有数据：什么也不动

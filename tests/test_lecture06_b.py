@@ -150,6 +150,26 @@ def test_no_constant_beats_the_best_baseline(p, shift):
     assert variance.exact_stats("最优 b*", outcomes, 4)[1] <= variance.exact_stats("无基线", other, 4)[1] + 1e-9
 
 
+@pytest.mark.parametrize("n", [3, 4, 8, 16])
+def test_break_even_is_where_the_two_noises_cross(n):
+    """闭式 (2G-4)/(3G-5) 与二分法：RLOO 与无基线的标准差在那里相等，两边次序相反。"""
+    tie = variance.break_even(n)
+    gap = {
+        p: variance.exact_stats("RLOO", variance.bernoulli(p), n)[1]
+        - variance.exact_stats("无基线", variance.bernoulli(p), n)[1]
+        for p in (tie - 0.01, tie, tie + 0.01)
+    }
+    below, at, above = gap.values()
+    assert below < 0 < above and at == pytest.approx(0, abs=1e-9)
+    assert tie < 2 / 3  # 常数基线 b = p 打平的地方：|2p - 1| = 1 - p
+
+
+def test_group_mean_is_rloo_scaled_in_mean_and_in_noise():
+    for p in (0.05, 0.5, 0.9):
+        (a, sd_a), (b, sd_b) = (variance.exact_stats(m, variance.bernoulli(p), 8) for m in ("组平均", "RLOO"))
+        assert a[0] / b[0] == pytest.approx(7 / 8) == sd_a / sd_b
+
+
 def test_bad_inputs_are_named():
     with pytest.raises(ValueError, match="p 应当"):
         variance.bernoulli(1.2)
