@@ -9,20 +9,18 @@
 
 【这里的设定】模型先答一遍，再修正几轮。每一轮由批评者（critic）说"对"或"错"，说错就再答：
     重做      没有批评者，每一轮都从头再答一遍，以新的答案为准；
-    逼问      有 PRESS 的机会被告知"一定有错"，必须换一个**不同的**答案；
+    逼问      有 PRESS 的机会被告知"一定有错"，再答：可以写回原答案，或必须换一个**不同的**；
     标准答案  答案错了才说错（oracle）：对了就停；
     验证器    第 2 讲的 ORM，分数低于 CUT 就说错。噪声越大，批评越不准。
-再答都是同一个模型从头采样：没有批评的内容可以利用，只有"对"或"错"这一位（bit）信息。
-简化：真的模型会看着旧答案改，可能越改越偏；这里的再答与旧答案无关（逼问除外）。
-"对"指答案对（Sample.correct），碰巧的也算。
+再答都是同一个模型从头采样：能利用的只有"对"或"错"这一位（bit）信息，没有批评的内容。
+简化：真的模型会看着旧答案改，这里不看（必须换时除外）。"对"指答案对（Sample.correct），碰巧的也算。
 
-【公式】A 是现在的正确率；h 是对的被改错的比例，f 是错的被改对的比例：
-    A' = A·(1 - h) + (1 - A)·f
-重做时 h = 1 - A，f = A（单独一道题），代进去 A' = A：不动点。
-批评者判对、判错的准确率（accuracy）都是 a 时：h = (1 - a)·h0，f = a·f0，其中 h0、f0 是
-被说"错"以后改错、改对的比例。A' > A 当且仅当 a > a*，保本准确率
-    a* = A·h0 / (A·h0 + (1 - A)·f0)
-重做：h0 = 1 - A，f0 = A，a* = 1/2。逼问：h0 = 1（对的一定丢），a* 高得多。
+【公式】A 是正确率；h 是对的被改错的比例（改错率），f 是错的被改对的比例（改对率）：
+    A' = A·(1 - h) + (1 - A)·f        重做：h = 1 - A，f = A（单独一道题），A' = A：不动点
+有批评者时，错的有 a1 的机会被说"错"，对的有 a0 的机会也被说"错"。h0、f0 是被说"错"**以后**的改错率、
+改对率：h = a0·h0，f = a1·f0，增益 (1 - A)·a1·f0 - A·a0·h0；重做时，单独一道题是 p(1 - p)·(a1 - a0)。
+两边一样准（a1 = a，a0 = 1 - a）时，A' > A 当且仅当 a 超过保本准确率
+    a* = A·h0 / (A·h0 + (1 - A)·f0)        重做：a* = 1/2；必须换：高得多
 
 运行时间：约 1 秒，只用标准库。
 """
@@ -45,8 +43,8 @@ MIN_STEPS = 3  # 题目最少几步
 MAX_STEPS = 8  # 题目最多几步
 REPEATS = 10  # 每道题重复几遍
 ROUNDS = 3  # 修正几轮
-PRESS = 0.3  # 逼问：一轮里被告知"一定有错"的概率
-MAX_REDRAWS = 50  # 逼问：最多重抽这么多次，还是同一个答案就算了
+PRESS = 0.3  # 逼问：一轮里被告知"一定有错"的概率（1 就是每轮都逼）
+MAX_REDRAWS = 50  # 必须换：最多重抽这么多次，还是同一个答案就算了
 NOISES = (0.0, 0.3, 0.6, 1.2, 5.0)  # 演示 4：验证器噪声的标准差
 CUT = 0.5  # 验证器的分数低于它就说"错"（对的答案平均 1 分，错的平均 0 分）
 SET_SEED = 400  # 出题的随机种子
@@ -99,7 +97,7 @@ def break_even(accuracy, h0, f0):
     """
     保本准确率 a*：批评者比它准，修正才有赚。
 
-    【参数】accuracy：A；h0、f0：被说"错"以后，对的改错、错的改对的比例。
+    【参数】accuracy：A；h0、f0：被说"错"以后的改错率、改对率。
     【边界】A·h0 与 (1-A)·f0 都是 0（怎么改都不变）时没有定义：ValueError。
     """
     loss, gain = accuracy * h0, (1 - accuracy) * f0
@@ -116,6 +114,7 @@ def rate(flags):
 
 def show_rounds(rows):
     print_table(["模型", "方式", *(f"第 {t} 轮" for t in range(ROUNDS + 1)), "对→错", "错→对"], rows)
+    print(f"  （对→错、错→对是 {ROUNDS} 轮的合计；每一轮有 {N_PROBLEMS * REPEATS} 份作答）")
 
 
 def row_of(name, how, log):
@@ -147,23 +146,33 @@ def main():
     )
     observe(
         "Huang et al.（2023）在 GSM8K 上让模型自己检查，没有任何外部信号：修正前、一轮后、两轮后，GPT-3.5 是 75.9、"
-        "75.1、74.7，GPT-4 是 95.5、91.5、89.0。在这个模型里，独立重做不会下降；要下降，得有偏向改的批评"
-        "（演示 2 是一种可能的原因）。"
+        "75.1、74.7，GPT-4 是 95.5、91.5、89.0。独立重做不会下降；演示 2 是一种会下降的改法。"
     )
 
-    title(f"演示 2：“一定有错，再想想” —— 每轮有 {PRESS:.0%} 的机会被逼着换答案")
-    pressed = [correct_rounds(m, problems, rng, lambda p, s: rng.random() < PRESS, forced_change) for m in models]
-    show_rounds([row_of(model.name, "逼问", log) for model, log in zip(models, pressed)])
+    title(f"演示 2：“一定有错，再想想” —— 每轮有 {PRESS:.0%} 的机会被逼问")
+    asked, pressed = (
+        [correct_rounds(m, problems, rng, lambda p, s: rng.random() < PRESS, revise) for m in models]
+        for revise in (redo, forced_change)
+    )
+    rows = []
+    for model, *logs in zip(models, asked, pressed):
+        rows += [row_of(model.name, how, log) for how, log in zip(("逼问，可以写回", "逼问，必须换"), logs)]
+    show_rounds(rows)
     best, changes = pressed[-1], [log[-1][0] - log[0][0] for log in pressed]
     print("观察：")
     observe(
-        f"最大的模型从 {best[0][0]:.3f} 掉到 {best[-1][0]:.3f}：它多半本来就对，被逼着换，只能换成错的。",
+        f"必须换：最大的模型从 {best[0][0]:.3f} 掉到 {best[-1][0]:.3f}。它多半本来就对，只能换成错的。",
         best[-1][0] < best[0][0] - 0.1,
     )
     observe(
         f"越强的模型越吃亏：{fmt_size(SIZES[0])} 只变了 {changes[0]:+.3f}，{fmt_size(SIZES[-1])} 变了 "
         f"{changes[-1]:+.3f}，中间的也按次序排。本来就错的答案，换一个并不亏。",
         all(a > b for a, b in zip(changes, changes[1:])) and changes[-1] < changes[0] - 0.1,
+    )
+    observe(
+        f"同样的逼问，只要可以写回，就不动：{fmt_size(SIZES[-1])} 从 {asked[-1][0][0]:.3f} 到 {asked[-1][-1][0]:.3f}。"
+        "让成绩下降的不是问，是不许写回。",
+        all(abs(log[-1][0] - log[0][0]) < 0.04 for log in asked),
     )
 
     title("演示 3：标准答案说“停” —— 这样的提升就是 pass@k 换了个名字")
@@ -193,14 +202,12 @@ def main():
         f"比只答一次的 {coverage[0]:.3f} 高。这才是公平的对手。",
         coverage[0] + 0.01 < votes[-1] < oracle[-1][0] - 0.03,
     )
-    observe(
-        "Huang et al.（2023）：GPT-3.5 在 GSM8K 上用标准答案决定何时停，75.9 → 84.3；早先报告的提升就用了这样的标签。"
-    )
+    observe("Huang et al.（2023）：GPT-3.5 在 GSM8K 上用标准答案决定何时停，75.9 → 84.3；更早的报告用了这样的标签。")
 
     title("演示 4：验证器当批评者 —— 多准才够用")
     spread = mean(c * (n - c) / (n * (n - 1)) for c in counts)  # 每道题 p(1-p) 的无偏估计，再平均
-    # 每份作答先配好一次重做（拿同一题的另一份作答）、一次必须换；各档噪声用同一批，差别只在批评者
-    trios = [(pool[i], pool[i - n // 2], forced_change(model, p, pool[i], rng)) for p, pool in pools for i in range(n)]
+    # 每份作答先配好一次重做（借同一题的上一份作答）、一次必须换；各档噪声用同一批，差别只在批评者
+    trios = [(pool[i], pool[i - 1], forced_change(model, p, pool[i], rng)) for p, pool in pools for i in range(n)]
     A = mean(old.correct for old, _, _ in trios)
     h0 = rate(not forced.correct for old, _, forced in trios if old.correct)
     f0 = rate(forced.correct for old, _, forced in trios if not old.correct)
@@ -211,11 +218,12 @@ def main():
         flags = [critic.score(p, s.values) < CUT for p, pool in pools for s in pool]  # 说"错"
         right = [old.correct for old, _, _ in trios]
         accuracy = mean(r != flag for r, flag in zip(right, flags))
-        hit, miss = (rate(flag for r, flag in zip(right, flags) if r == kind) for kind in (False, True))
+        a1, a0 = (rate(flag for r, flag in zip(right, flags) if r == kind) for kind in (False, True))
         gains = [mean(flag * (trio[j].correct - trio[0].correct) for trio, flag in zip(trios, flags)) for j in (1, 2)]
-        results.append((accuracy, spread * (hit - miss), *gains))
+        results.append((accuracy, spread * (a1 - a0), gains[0], (1 - A) * a1 * f0 - A * a0 * h0, gains[1]))
         rows.append([f"{noise:g}", f"{accuracy:.3f}", *(f"{x:+.3f}" for x in results[-1][1:])])
-    print_table(["验证器的噪声", "判断准确率", "重做：公式", "重做：测得", "必须换：测得"], rows)
+    print_table(["验证器的噪声", "准确率", "重做：公式", "重做：测得", "必须换：公式", "必须换：测得"], rows)
+    print(f"  （平均 p(1-p) = {spread:.3f}；A = {A:.3f}；必须换：h0 = {h0:.3f}，f0 = {f0:.3f}，a* = {line:.3f}）")
     print("观察：")
     ranked = sorted(results)  # 从不准到准
     low, high = ranked[0], ranked[-1]
@@ -223,13 +231,13 @@ def main():
         f"重做：增益 = 平均 p(1-p)（{spread:.3f}）×（错的被说错的比例 - 对的被说错的比例），保本准确率是 1/2。越准赚得"
         f"越多：准确率 {low[0]:.2f} 时 {low[2]:+.3f}，{high[0]:.2f} 时 {high[2]:+.3f}。",
         all(a[2] < b[2] for a, b in zip(ranked, ranked[1:])) and high[2] > 0.1
-        and all(abs(measured - formula) < 0.03 for _, formula, measured, _ in results),
+        and all(abs(r[1] - r[2]) < 0.03 and abs(r[3] - r[4]) < 0.03 for r in results),
     )
     observe(
         f"必须换答案：保本准确率升到 {line:.2f}（测出来的 h0、f0 代进公式）。准确率 {high[0]:.2f} 时 "
-        f"{high[3]:+.3f}，{low[0]:.2f} 时 {low[3]:+.3f}：批评者不够准，不如不改。",
-        line > 0.55 and all(gain * (acc - line) > 0 for acc, _, _, gain in results if abs(acc - line) > 0.08)
-        and high[3] > 0 > low[3],
+        f"{high[4]:+.3f}，{low[0]:.2f} 时 {low[4]:+.3f}：批评者不够准，不如不改。",
+        line > 0.55 and all(r[4] * (r[0] - line) > 0 for r in results if abs(r[0] - line) > 0.08)
+        and high[4] > 0 > low[4],
     )
     observe(
         "Self-Refine（Madaan et al. 2023）七个任务平均涨约 20 个百分点，数学却只有 92.9 → 93.1（GPT-4）："

@@ -10,18 +10,17 @@
 错了，测试就说"第 i 步写的 v 不对"。下一轮模型在两种做法里抽一种：
     修（repair），概率 σ(θ)：保留 i 之前的步骤，第 i 步重写，但不再写 v，然后接着往下做；
     重来（resample），概率 1 - σ(θ)：从头再采样，反馈白给。
-只训练 θ 这一个数，算法是 REINFORCE。
-消融：反馈换成随机的一步（feedback="random"），看 θ 往哪边走。
-简化：真实的 RLEF 用 PPO 训练整个代码模型，公开测试给反馈、另一组私有测试给奖励；
-这里反馈和奖励都来自标准答案，而且碰巧答对也算对（Sample.correct）。
+只训练 θ 这一个数，算法是 REINFORCE。"轮"是一道题里的对话，"遍"（epoch）是把训练集做完一次。
+对照：反馈换成随机的一步（feedback="random"），看 θ 往哪边走。
+简化：真实的 RLEF 用 PPO 训练整个模型，公开测试给反馈、私有测试给奖励；这里都来自标准答案，碰巧答对也
+算对（Sample.correct）。真的模型不理反馈时多半照抄旧代码，这里是重来；怎样读反馈是写死的，θ 只管用不用。
 
-【公式】R 是这道题的奖励（0 或 1），b 是基线（baseline）：上一轮训练的平均奖励。
+【公式】R 是这道题的奖励（0 或 1），b 是基线（baseline）：上一遍训练的平均奖励。
     θ ← θ + LR · mean( (R - b) · g )，   g = Σ d log π / dθ（对第 2、3 轮求和）
     修：d log σ(θ) / dθ = 1 - σ(θ)；   重来：d log(1 - σ(θ)) / dθ = -σ(θ)
-学习率 LR 取 20：开始时只有一成的轮次在修，期望梯度 = σ(1-σ) × 修比重来多对的比例，
-每轮训练只有 0.01 左右；乘上 20，θ 每轮才走 0.2。
+学习率 LR 取 20：期望梯度 = 每题选择几次 × σ(1-σ) × 修比重来多对的比例，开头只有 0.01 多一点。
 
-运行时间：约 1 秒，只用标准库。
+运行时间：约 2 秒，只用标准库。
 """
 import math
 import random
@@ -44,15 +43,17 @@ MODEL_SIZE = 1e10  # 模型的参数量
 N_PROBLEMS = 200  # 训练集和测试集各多少道题
 MIN_STEPS = 3  # 题目最少几步
 MAX_STEPS = 8  # 题目最多几步
-EPOCHS = 40  # 训练多少轮（每轮把训练集做一遍）
+EPOCHS = 40  # 训练多少遍（epoch）
 LR = 20.0  # 学习率
-LOG_EVERY = 5  # 每隔几轮记一行
-REPEATS = 3  # 测试时每道题做几遍
+LOG_EVERY = 5  # 每隔几遍记一行
+REPEATS = 3  # 测试时每道题做几次
+MORE_REPEATS = 20  # 演示 1：再做这么多次，标准误小得多，结论用这一列
 TRIES = (1, 3, 5, 10, 20)  # 对照：独立采样的次数
 TRAIN_SET_SEED = 100  # 出训练题的随机种子
 TEST_SET_SEED = 101  # 出测试题的随机种子
 TRAIN_SEED = 102  # 演示 1：训练的随机种子
 TEST_SEED = 103  # 演示 1：测试的随机种子
+MORE_SEED = 106  # 演示 1：再做多次的随机种子
 RANDOM_TRAIN_SEED = 104  # 演示 2：随机反馈下训练的随机种子
 RANDOM_TEST_SEED = 105  # 演示 2：随机反馈下测试的随机种子
 FEEDBACKS = ("true", "random")
@@ -66,7 +67,7 @@ def sigmoid(z):
 
 
 def first_wrong_step(sample):
-    """第一个做错的步骤的下标（local_ok 为假）；没有错就返回最后一步。"""
+    """第一个做错的步骤的下标（local_ok 为假）；没有错（答案对的时候才可能）就返回最后一步。"""
     return next((i for i, ok in enumerate(sample.local_ok) if not ok), len(sample.local_ok) - 1)
 
 
@@ -117,16 +118,16 @@ def episode(model, problem, theta, rng, feedback="true"):
 
 
 def evaluate(model, problems, theta, rng, feedback="true", repeats=REPEATS):
-    """平均奖励：每道题做 repeats 遍，也就是 MAX_TURNS 轮以内做对的比例。"""
+    """平均奖励：每道题做 repeats 次，也就是 MAX_TURNS 轮以内做对的比例。"""
     check_int("repeats", repeats, 1)
     return mean(episode(model, problem, theta, rng, feedback)[0] for problem in problems for _ in range(repeats))
 
 
 def train(model, problems, rng, feedback="true", epochs=EPOCHS, lr=LR):
     """
-    REINFORCE：每轮把 problems 做一遍，更新一次 θ。
+    REINFORCE：每遍把 problems 做完，更新一次 θ。
 
-    【返回】(θ, log)，log 是 [(第几轮, 这一轮更新之后的 σ(θ), 这一轮的平均奖励)]。
+    【返回】(θ, log)，log 是 [(第几遍, 这一遍更新之后的 σ(θ), 这一遍的平均奖励)]。
     """
     check_int("epochs", epochs, 1)
     check_number("lr", lr, 0)
@@ -135,7 +136,7 @@ def train(model, problems, rng, feedback="true", epochs=EPOCHS, lr=LR):
         results = [episode(model, problem, theta, rng, feedback) for problem in problems]
         reward = mean(r for r, _ in results)
         if baseline is None:
-            baseline = reward  # 第一轮还没有"上一轮"，用自己的
+            baseline = reward  # 第一遍还没有"上一遍"，用自己的（自己的奖励也在里面，略有偏差）
         theta += lr * mean((r - baseline) * g for r, g in results)
         baseline = reward
         if epoch == 1 or epoch % LOG_EVERY == 0:
@@ -153,18 +154,16 @@ def independent(model, problems, k, rng, repeats=REPEATS):
 
 def show_log(log):
     rows = [[epoch, f"{pad(bar(p), 20)} {p:.3f}", f"{reward:.3f}"] for epoch, p, reward in log]
-    print_table(["训练轮次", "σ(θ)：修的概率", "平均奖励"], rows)
+    print_table(["训练了几遍", "σ(θ)：修的概率", "平均奖励"], rows)
 
 
 def main():
     check_number("TEMPERATURE", TEMPERATURE, 0)
     check_number("THETA0", THETA0)
     check_number("ALWAYS", ALWAYS)
-    check_int("MAX_TURNS", MAX_TURNS, 1)
-    check_int("EPOCHS", EPOCHS, 1)
-    check_int("LOG_EVERY", LOG_EVERY, 1)
+    for name in ("MAX_TURNS", "EPOCHS", "LOG_EVERY", "REPEATS", "MORE_REPEATS"):
+        check_int(name, globals()[name], 1)
     check_number("LR", LR, 0, open_low=True)
-    check_int("REPEATS", REPEATS, 1)
     check_ascending("TRIES", TRIES, 1)
     for k in TRIES:
         check_int("TRIES", k, 1)
@@ -175,34 +174,38 @@ def main():
     test_set = make_problem_set(random.Random(TEST_SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     theta, log = train(model, train_set, random.Random(TRAIN_SEED))
     show_log(log)
-    rng = random.Random(TEST_SEED)
-    before, after, always = (evaluate(model, test_set, z, rng) for z in (THETA0, theta, ALWAYS))
-    tries = {k: independent(model, test_set, k, rng) for k in TRIES}
+    thetas = {"训练前": THETA0, "训练后": theta, "总是修": ALWAYS}
+    columns = []
+    for seed, repeats in ((TEST_SEED, REPEATS), (MORE_SEED, MORE_REPEATS)):
+        rng = random.Random(seed)
+        column = [evaluate(model, test_set, z, rng, repeats=repeats) for z in thetas.values()]
+        columns.append([*column, *(independent(model, test_set, k, rng, repeats) for k in TRIES)])
+    budgets = [(f"{name}（σ = {sigmoid(z):.2f}）", f"{MAX_TURNS} 轮") for name, z in thetas.items()]
+    budgets += [("独立采样", f"{k} 次") for k in TRIES]
     print()
-    rows = [[f"训练前（σ = {sigmoid(THETA0):.2f}）", f"{MAX_TURNS} 轮", f"{before:.3f}"]]
-    rows.append([f"训练后（σ = {sigmoid(theta):.2f}）", f"{MAX_TURNS} 轮", f"{after:.3f}"])
-    rows.append([f"总是修（θ = {ALWAYS:g}）", f"{MAX_TURNS} 轮", f"{always:.3f}"])
-    rows += [["独立采样", f"{k} 次", f"{tries[k]:.3f}"] for k in TRIES]
-    print_table(["测试集", "预算", "答对"], rows)
+    rows = [[*budget, *(f"{x:.3f}" for x in cells)] for budget, *cells in zip(budgets, *columns)]
+    print_table(["测试集", "预算", *(f"答对（每题 {n} 次）" for n in (REPEATS, MORE_REPEATS))], rows)
+    left, right = (math.sqrt(0.25 / (N_PROBLEMS * n)) for n in (REPEATS, MORE_REPEATS))
+    print(f"  （标准误：左边一列最多 {left:.3f}，右边一列最多 {right:.3f}）")
 
-    early = next((p for epoch, p, _ in log if epoch >= LOG_EVERY), log[-1][1])
-    middle = next((p for epoch, p, _ in log if epoch >= 3 * LOG_EVERY), log[-1][1])
+    early, later = (next((p for e, p, _ in log if e >= n * LOG_EVERY), log[-1][1]) for n in (1, 2))
     climbed = math.log(early / max(1 - early, 1e-16)) - THETA0  # θ 走了多远：σ 的反函数
+    before, after, _ = columns[1][:3]
+    tries = dict(zip(TRIES, columns[1][3:]))
     same = min(TRIES, key=lambda k: abs(k - MAX_TURNS))  # 与对话同样多的调用次数
     worth = min(TRIES, key=lambda k: abs(tries[k] - after))  # 训练后相当于独立采样几次
     print("观察：")
     observe(
-        f"先慢后快：第 {LOG_EVERY} 轮 σ(θ) 才到 {early:.2f}，第 {3 * LOG_EVERY} 轮已是 {middle:.2f}。开头的平均梯度只有"
-        f" {climbed / (LR * LOG_EVERY):.3f}：它带着因子 σ(1-σ)，很少试的做法学得晚。",
-        middle - early > early - sigmoid(THETA0) and log[-1][1] > 0.9,
+        f"先慢后快：前 {LOG_EVERY} 遍 σ(θ) 只升了 {early - sigmoid(THETA0):.2f}，接下来的 {LOG_EVERY} 遍升了 "
+        f"{later - early:.2f}。前 {LOG_EVERY} 遍的平均梯度只有 {climbed / (LR * LOG_EVERY):.3f}：很少试的做法学得晚。",
+        later - early > early - sigmoid(THETA0) and log[-1][1] > 0.9,
     )
     observe(
         f"训练前，{MAX_TURNS} 轮对话（{before:.3f}）和 {same} 次独立采样（{tries[same]:.3f}）差不多：有反馈，没有用。",
-        abs(before - tries[same]) < 0.06,
+        abs(before - tries[same]) < 0.03,
     )
     observe(
-        f"训练后，同样 {MAX_TURNS} 轮（{after:.3f}）最接近独立采样 {worth} 次（{tries[worth]:.3f}）："
-        "省下的就是反馈里的信息。",
+        f"训练后，同样 {MAX_TURNS} 轮（{after:.3f}）最接近独立采样 {worth} 次（{tries[worth]:.3f}）：省在反馈里。",
         worth > same and after > before + 0.03,
     )
     observe(
@@ -214,28 +217,33 @@ def main():
         "8B 多轮对话（10.5）还不如独立试三次（11.8）。"
     )
 
-    title("演示 2：消融 —— 反馈是随机的一步，模型会学到什么")
-    theta, log = train(model, train_set, random.Random(RANDOM_TRAIN_SEED), "random")
+    title("演示 2：反馈没有信息时，学到什么 —— 反馈是随机的一步")
+    misled, log = train(model, train_set, random.Random(RANDOM_TRAIN_SEED), "random")
     show_log(log)
     rng = random.Random(RANDOM_TEST_SEED)
-    noise = [evaluate(model, test_set, z, rng, "random") for z in (THETA0, theta, ALWAYS)]
+    ignored, unread, obeyed = (evaluate(model, test_set, z, rng, "random") for z in (THETA0, misled, ALWAYS))
+    swapped, informed = evaluate(model, test_set, theta, rng, "random"), evaluate(model, test_set, misled, rng)
     print()
-    rows = [["真的反馈", *(f"{x:.3f}" for x in (before, after, always))]]
-    rows.append(["随机反馈", *(f"{x:.3f}" for x in noise)])
-    print_table(["测试集", "训练前", "训练后", "总是修"], rows)
+    start, learned, always = columns[0][:3]
+    rows = [["真的反馈", *(f"{x:.3f}" for x in (start, learned, informed, always))]]
+    rows.append(["随机反馈", *(f"{x:.3f}" for x in (ignored, swapped, unread, obeyed))])
+    print_table(["测试时", "训练前", "用真反馈训练", "用随机反馈训练", "总是修"], rows)
     print("观察：")
     observe(
-        f"反馈是假的，“总是修”就有害：{noise[2]:.3f}，不理它反而有 {noise[1]:.3f}。对的步骤被冤枉，错的步骤留着。",
-        noise[2] < noise[1] - 0.08,
+        f"反馈是假的，“总是修”就有害：{obeyed:.3f}，不理它反而有 {unread:.3f}。对的步骤被冤枉，错的步骤留着。",
+        obeyed < unread - 0.08,
     )
     observe(
         f"同一个算法，这回把 σ(θ) 从 {sigmoid(THETA0):.2f} 压到 {log[-1][1]:.3f}：反馈有信息时学到“修”，没有信息时"
-        "学到“不理”。决定方向的是反馈里的信息；θ 是一个常数，它自己不会看情况。",
+        "学到“不理”。决定方向的是反馈里的信息。",
         log[-1][1] < 0.5 * sigmoid(THETA0),
     )
     observe(
-        "论文里的对照相同：把别的题的反馈塞给训练好的模型，修复率明显下降（Gehring et al. 2024），说明它真的在读。"
+        f"用真反馈训练好，测试时再换成随机的：{learned:.3f} 掉到 {swapped:.3f}，比没训练的（{ignored:.3f}）还低。它"
+        "学到的是“总是修”，不会看反馈可不可信：θ 是一个常数。",
+        swapped < ignored - 0.08 and abs(swapped - obeyed) < 0.06,
     )
+    observe("Gehring et al.（2024）做的是最后这一种：别的题的反馈塞给训练好的模型，修复率明显下降：修得好靠的是反馈。")
 
 
 if __name__ == "__main__":

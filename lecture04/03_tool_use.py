@@ -2,24 +2,22 @@
 ================================================================================
 第 4 讲 · 03：工具 —— 计算器救得了什么，救不了什么？
 ================================================================================
-对应讲义：lectures/lecture04_feedback_tools_code.md 第 4 节
-（Gao et al. 2022, PAL；Schick et al. 2023, Toolformer；Yao et al. 2022, ReAct）
+对应讲义：lectures/lecture04_feedback_tools_code.md 第 4 节（Gao et al. 2022, PAL；Schick et al. 2023, Toolformer）
 
 【问题】给模型一个计算器，正确率能升到多少？每一步都该调用吗？
 
-【这里的设定】每一步，模型先抽一种做法，再写出这一步的算式，交给真的计算器（code_lab.calculate）：
-    correct、careless 写对的算式：手滑错在"算"，算的事归计算器了；
-    bug 写的是错误规则的算式，例如 47 × 12 写成 47 × 2 + 47 × 1：计算器照算不误。
-写算式也会失手：有 m 的概率写坏，计算器回一条错误信息。看到错误信息，模型有 RECOVER 的机会
-回过神来自己心算，否则愣住，把上一步的值原样抄下来。模型越小 m 越大。
+【这里的设定】每一步，模型先抽一种做法，再写出这一步的算式，交给真的计算器（code_lab.calculate）。correct、
+careless 写对的算式：手滑错在"算"，算的事归计算器了。bug 写错误规则的算式，例如 47 × 12 写成
+47 × 2 + 47 × 1：计算器照算不误。写算式有 m 的概率写坏，计算器回一条错误信息；模型有 r = RECOVER 的
+机会回过神来自己心算，否则愣住，把上一步的值原样抄下来（一定错）。模型越小 m 越大。
 简化：真的模型连"怎样写调用"也要从数据里学，这里 m 直接规定；工具返回什么就抄什么。
-本脚本的"对"是每一步都对（Sample.sound 的意思）。
+"对"是每一步都对（Sample.sound 的意思）：下面的概率是一步的，一道题 MIN_STEPS～MAX_STEPS 步连乘。
 
-【公式】p、c、b 是一步里 correct、careless、bug 的概率，r 是 RECOVER：
+【公式】p、c、b 是一步里 correct、careless、bug 的概率：
     不调用：P(对) = p        调用：P(对) = (1 - m)·(p + c) + m·r·p
     上限：p + c = 1 - b（从不写坏）；调用有赚，当且仅当 (1 - m)·c > m·(1 - r)·p
-Toolformer 的过滤：留下一次调用，当且仅当 L- - L+ ≥ TAU。L- 是不调用时正确续写的 -log 概率，
-L+ 是看到这次调用的结果以后正确续写的 -log 概率。
+Toolformer 的过滤：留下一次调用，当且仅当 L- - L+ ≥ TAU。L- 是不调用时正确续写的 -log 概率，L+ 是看到调用
+结果以后的（论文的 L- 还比了"只写调用、不给结果"）。留下的比例是 (1 - m)·(1 - b)，只要 -log p ≥ TAU。
 
 运行时间：约 3 秒，只用标准库。
 """
@@ -44,12 +42,13 @@ MALFORMED_MAX = 0.5  # m 的上限
 RECOVER = 0.25  # 看到错误信息以后回过神来的概率 r
 UNSURE = 0.6  # "拿不准才调用"：最可能的做法的概率低于它
 TAU = 0.3  # Toolformer 过滤的门槛，单位 nat
-KEPT_SHARE = 0.3  # 一种步骤里，调用留下来的比例超过它，微调后的模型就会调用
+KEPT_SHARE = 0.3  # 一种步骤里，调用留下来的比例不低于它，微调后的模型就会调用
 FLOOR = 1e-3  # 看到错的结果以后，正确续写还剩多少概率（log 里不能是 0）
+CALLS = 4  # 过滤时每一步写几次调用
 N_PROBLEMS = 200  # 测试题、训练题各多少道
 MIN_STEPS = 2  # 题目最少几步
 MAX_STEPS = 5  # 题目最多几步
-REPEATS = 25  # 每道测试题做几遍
+REPEATS = 15  # 每道测试题做几次
 TEST_SET_SEED = 430  # 出测试题的随机种子
 TRAIN_SET_SEED = 431  # 出训练题的随机种子
 RUN_SEED = 432  # 作答的随机种子
@@ -106,15 +105,16 @@ def right_path(model, problem):
         yield step.op, x, step.operand, i, model.step_probs(step.op, x, step.operand, i)
 
 
+def with_call(probs, m):
+    """公式：调用计算器，这一步对的概率。probs 是三种做法的概率。"""
+    return (1 - m) * (probs[0] + probs[2]) + m * RECOVER * probs[0]
+
+
 def exact(model, problems, wants_call, m=None):
     """公式：每一步对的概率沿着正确的路相乘，再对题目取平均；不采样，很小的差别也看得出。m = 0 就是上限。"""
     m = malformed_rate(model.size) if m is None else m
-
-    def right(*step, probs):
-        p, _, c = probs
-        return (1 - m) * (p + c) + m * RECOVER * p if wants_call(*step) else p
-
-    return mean(math.prod(right(*step, probs=probs) for *step, probs in right_path(model, q)) for q in problems)
+    paths = (right_path(model, problem) for problem in problems)
+    return mean(math.prod(with_call(ps, m) if wants_call(*step) else ps[0] for *step, ps in path) for path in paths)
 
 
 def context_of(op, x, b):
@@ -123,28 +123,31 @@ def context_of(op, x, b):
 
 
 def toolformer_filter(model, problems, rng):
-    """每一步写一次调用，真的执行，只留下帮上忙的。【返回】{步骤的种类: (调用留下的比例, 不调用时的平均 p)}。"""
-    kept, bare = defaultdict(list), defaultdict(list)
+    """每一步写 CALLS 次调用，真的执行，只留下帮上忙的。【返回】{步骤的种类: (留下的比例, 公式, 不调用时的 p)}。"""
+    seen, m = defaultdict(list), malformed_rate(model.size)
     for problem in problems:
-        for op, x, b, i, (p, _, _) in right_path(model, problem):
-            proc, _ = draw_step(model, op, x, b, i, rng)
-            try:
-                after = 1.0 if call_calculator(model, op, x, b, proc, rng) == apply_op(op, x, b) else FLOOR
-            except CalculatorError:
-                after = max(FLOOR, RECOVER * p)
-            gain = -math.log(max(FLOOR, p)) + math.log(after)  # L- - L+
-            kept[context_of(op, x, b)].append(gain >= TAU)
-            bare[context_of(op, x, b)].append(p)
-    return {key: (mean(kept[key]), mean(bare[key])) for key in sorted(kept)}
+        for op, x, b, i, (p, bug, _) in right_path(model, problem):
+            before = -math.log(max(FLOOR, p))  # L-
+            law = (1 - m) * (1 - bug) * (before >= TAU)  # 算对了，而且省得出 TAU
+            for _ in range(CALLS):
+                proc, _ = draw_step(model, op, x, b, i, rng)
+                try:
+                    after = 1.0 if call_calculator(model, op, x, b, proc, rng) == apply_op(op, x, b) else FLOOR
+                except CalculatorError:
+                    after = max(FLOOR, RECOVER * p)
+                seen[context_of(op, x, b)].append((before + math.log(after) >= TAU, law, p))
+    return {key: tuple(mean(column) for column in zip(*seen[key])) for key in sorted(seen)}
 
 
 def policies_for(model, habits):
-    """四种调用的习惯：{名字: wants_call}。"""
+    """五种调用的习惯：{名字: wants_call}。"""
+    m = malformed_rate(model.size)
     return {
-        "从不": lambda op, x, b, i: False,
-        "总是": lambda op, x, b, i: True,
-        "拿不准才用": lambda op, x, b, i: max(model.step_probs(op, x, b, i)) < UNSURE,
-        "过滤学来": lambda op, x, b, i: habits.get(context_of(op, x, b), (0, 0))[0] >= KEPT_SHARE,
+        "从不": lambda *step: False,
+        "总是": lambda *step: True,
+        "拿不准才用": lambda *step: max(model.step_probs(*step)) < UNSURE,
+        "过滤学来": lambda op, x, b, i: habits.get(context_of(op, x, b), (0,))[0] >= KEPT_SHARE,
+        "按不等式": lambda *step: with_call(model.step_probs(*step), m) > model.step_probs(*step)[0],
     }
 
 
@@ -153,7 +156,8 @@ def main():
         check_number(name, globals()[name], 0, 1, open_low=name == "FLOOR")
     check_number("TAU", TAU)
     check_number("LEARNER", LEARNER, 0, open_low=True)
-    check_int("REPEATS", REPEATS, 1)
+    for name, count in (("REPEATS", REPEATS), ("CALLS", CALLS), ("BROKEN 的个数", len(BROKEN))):
+        check_int(name, count, 1)
     check_ascending("SIZES", SIZES, low=1)
 
     title("演示 1：同一步，对的算式和错误规则的算式，计算器都照算")
@@ -161,10 +165,8 @@ def main():
     rows = [[right, calculate(right), wrong, calculate(wrong)] for right, wrong in pairs]
     print_table(["对的算式", "结果", "bug 写的算式", "照算的结果"], rows)
     print("观察：")
-    observe(
-        "错误规则的算式没有一处“算错”，计算器挑不出毛病。工具改正的是算，不是想。",
-        all(row[1] == apply_op(*step) and row[3] == apply_bug(*step) for row, step in zip(rows, EXAMPLES)),
-    )
+    as_told = all(row[1] == apply_op(*step) and row[3] == apply_bug(*step) for row, step in zip(rows, EXAMPLES))
+    observe("错误规则的算式没有一处“算错”，计算器挑不出毛病。工具改正的是算，不是想。", as_told)
     problems = make_problem_set(random.Random(TEST_SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     models, rng = [ToyLLM(size) for size in SIZES], random.Random(RUN_SEED)
@@ -184,39 +186,38 @@ def main():
     print_table(["规模", "手滑/步", "bug/步", "写坏 m", "不调用", "调用：测得", "调用：公式", "上限"], rows)
     print("观察：")
     observe(
-        f"算式全写对，也只到上限：{models[-1].name} 是 {ceiling[-1]:.3f}，{models[1].name} 是 {ceiling[1]:.3f}。"
-        "手滑全没了，剩下的是 bug：工具救得了手滑，救不了错误的做法。",
+        f"算式全写对，{models[-1].name} 也只到 {ceiling[-1]:.3f}。手滑没了，bug 还在：工具救不了错误的做法。",
         all(abs(score["总是"][0] - f) < 0.03 and f <= top + 1e-9 for score, f, top in zip(scores, formula, ceiling))
         and ceiling[-1] < 0.95 and ceiling[1] > bare[1] + 0.1,
     )
     observe(
-        f"写坏的调用有害：{models[0].name} 有 {malformed_rate(SIZES[0]):.0%} 写坏，按公式反而从 {bare[0]:.3f} 到 "
-        f"{formula[0]:.3f}；{models[-1].name} 很少写坏，升到 {formula[-1]:.3f}，离上限只差 "
-        f"{ceiling[-1] - formula[-1]:.3f}。",
+        f"写坏的调用有害：{models[0].name} 有 {malformed_rate(SIZES[0]):.0%} 写坏，按公式从 {bare[0]:.3f} 降到 "
+        f"{formula[0]:.3f}；{models[-1].name} 升到 {formula[-1]:.3f}，离上限只差 {ceiling[-1] - formula[-1]:.3f}。",
         formula[0] < bare[0] and formula[-1] > bare[-1] + 0.05 and ceiling[-1] - formula[-1] < 0.06,
-    )
-    observe(
-        "PAL（Gao et al. 2022）让 Codex 写程序、Python 来算，GSM8K 72.0。Toolformer（Schick et al. 2023，6.7B）"
-        "在 MAWPS 上，关掉计算器 15.0，打开 44.0。"
     )
 
     which = min(range(len(SIZES)), key=lambda j: abs(math.log(SIZES[j] / LEARNER)))
     title(f"演示 3：Toolformer 的过滤 —— {models[which].name} 在哪些步骤上留下了调用")
-    table = sorted(habits[which].items(), key=lambda item: -item[1][1])
+    table = sorted(habits[which].items(), key=lambda item: -item[1][-1])
     rows = [
-        [f"{OP_SIGNS[op]}，难度 {hardness}", f"{p:.3f}", f"{share:.2f}", "调用" if share >= KEPT_SHARE else "不调用"]
-        for (op, hardness), (share, p) in table
+        [f"{OP_SIGNS[op]}，难度 {hard}", f"{p:.3f}", f"{kept:.2f}", f"{law:.2f}", "是" if kept >= KEPT_SHARE else "否"]
+        for (op, hard), (kept, law, p) in table
     ]
-    print_table(["步骤", "不调用时的 p", "调用留下的比例", "学到的习惯"], rows)
-    called, skipped = ([p for _, (share, p) in table if (share >= KEPT_SHARE) == used] for used in (True, False))
+    print_table(["步骤", "不调用时的 p", "留下：测得", "留下：公式", "学会调用"], rows)
+    called, skipped = ([cell for _, cell in table if (cell[0] >= KEPT_SHARE) == used] for used in (True, False))
+    low, high = min((p for *_, p in skipped), default=1), max((p for *_, p in called), default=0)
     print("观察：")
     observe(
-        f"只在难的步骤上调用：学会调用的 {len(called)} 种，p 最高 {max(called, default=0):.3f}；"
-        f"不调用的 {len(skipped)} 种，p 最低 {min(skipped, default=1):.3f}。容易的步骤，再好的结果也省不出 {TAU} nat。",
-        bool(called) and bool(skipped) and max(called) < min(skipped),
+        f"只在难的步骤上调用：学会调用的 {len(called)} 种，p 最高 {high:.3f}；"
+        f"不调用的 {len(skipped)} 种，p 最低 {low:.3f}。容易的步骤，再好的结果也省不出 {TAU} nat。",
+        bool(called) and bool(skipped) and high < low,
+    )
+    observe(
+        f"越难留下得越少，{' → '.join(f'{kept:.2f}' for kept, *_ in called)}：bug 写的算式，结果是错的，会被滤掉。",
+        len(called) > 1 and all(a[0] > b[0] and abs(a[0] - a[1]) < 0.1 for a, b in zip(called, called[1:])),
     )
 
-    title("演示 4：什么时候调用 —— 四种习惯")
+    title("演示 4：什么时候调用 —— 五种习惯")
     rows, worth = [], [{} for _ in models]  # worth：每次调用换来多少（用公式的正确率）
     for model, score, each in zip(models, scores, worth):
         for name, (accuracy, calls, right) in score.items():
@@ -224,9 +225,8 @@ def main():
             gain = f"{each[name]:+.3f}" if calls else "—"
             rows.append([model.name, name, f"{accuracy:.3f}", f"{right:.3f}", f"{calls:.2f}", gain])
     print_table(["规模", "习惯", "正确率：测得", "正确率：公式", "调用/题", "每次调用换来"], rows)
-    (_, _, base), (_, every, most), (_, few, gain) = (scores[which][name] for name in ("从不", "总是", "过滤学来"))
-    careful, sure = scores[which]["拿不准才用"][2], worth[which]["拿不准才用"]
-    learned, always = worth[which]["过滤学来"], worth[which]["总是"]
+    (_, _, base), (_, every, most), (_, some, careful), (_, few, gain), _ = scores[which].values()
+    each, more, small = worth[which], few - some, {name: right for name, (_, _, right) in scores[0].items()}
     print("观察：")
     observe(
         f"{models[which].name}：过滤学来的习惯每题只调用 {few:.2f} 次（“总是”要 {every:.2f} 次），"
@@ -234,15 +234,15 @@ def main():
         gain - base > 0.5 * (most - base) > 0 and few < 0.4 * every,
     )
     observe(
-        f"从 {models[1].name} 起，每次调用最值的都是“拿不准才用”：{models[which].name} 每次 {sure:+.3f}，“过滤学来”"
-        f"{learned:+.3f}，“总是”{always:+.3f}。可是它调用得少，总的提升是 {careful - base:+.3f}，三种里最小。",
+        f"从 {models[1].name} 起，平均每次最值的都是“拿不准才用”：{models[which].name} {each['拿不准才用']:+.3f}，"
+        f"过滤学来 {each['过滤学来']:+.3f}。平均数偏袒调用少的：它多调用 {more:.2f} 次，又换来 {gain - careful:+.3f}。",
         all(each["拿不准才用"] > max(0, each["过滤学来"], each["总是"]) for each in worth[1:])
-        and sure > learned > always and careful < min(gain, most),
+        and 0 < gain - careful < each["拿不准才用"] * more,
     )
     observe(
-        f"{models[0].name}：怎么调用都亏。按公式，不调用 {bare[0]:.3f}，“总是”{formula[0]:.3f}，“过滤学来”"
-        f"{scores[0]['过滤学来'][2]:.3f}。先学会把调用写对，工具才有用。",
-        all(right < bare[0] for name, (_, _, right) in scores[0].items() if name != "从不"),
+        f"{models[0].name}：不调用 {bare[0]:.3f}，“总是”{small['总是']:.3f}，“过滤学来”{small['过滤学来']:.3f}，都亏；"
+        f"逐步按不等式挑，{small['按不等式']:.3f}，有赚。过滤只看留下的好不好，不看写坏的毁了多少。",
+        max(small[name] for name in ("总是", "拿不准才用", "过滤学来")) < bare[0] < small["按不等式"] - 0.005,
     )
 
 

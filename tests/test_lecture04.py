@@ -701,8 +701,31 @@ def test_filter_keeps_no_call_that_cannot_gain_tau():
     """p > exp(-TAU) 的步骤，最好的结果也省不出 TAU：一次都不留。"""
     problems = make_problem_set(random.Random(5), 100, 2, 5)
     for size in (1e9, 1e11):
-        for share, p in tools.toolformer_filter(ToyLLM(size), problems, random.Random(6)).values():
+        for share, law, p in tools.toolformer_filter(ToyLLM(size), problems, random.Random(6)).values():
             assert share == 0 or p < math.exp(-tools.TAU)
+            assert (share == 0) == (law == 0)
+
+
+def test_kept_share_is_one_minus_m_times_one_minus_b():
+    """结果对了才留得下：与 (1 - m)(1 - b) 对照，公式和真的采样都对。"""
+    problems, model = [Problem(47, (Step("mul", 12),))] * 3000, ToyLLM(1e9)
+    (share, law, p), = tools.toolformer_filter(model, problems, random.Random(7)).values()
+    probs = model.step_probs("mul", 47, 12, 0)
+    assert p == pytest.approx(probs[0]) and law == pytest.approx((1 - tools.malformed_rate(1e9)) * (1 - probs[1]))
+    assert abs(share - law) < 0.03
+
+
+@pytest.mark.parametrize("size", [1e8, 1e9, 1e10])
+def test_the_inequality_is_the_best_choice_at_every_step(size):
+    """逐题枚举每一步调不调用：没有一种选法比"按不等式"高。"""
+    model, problems = ToyLLM(size), make_problem_set(random.Random(10), 20, 2, 4)
+    rule = tools.policies_for(model, {})["按不等式"]
+    for problem in problems:
+        best = max(
+            tools.exact(model, [problem], lambda op, x, b, i, picks=picks: picks[i])
+            for picks in product((False, True), repeat=problem.n_steps)
+        )
+        assert tools.exact(model, [problem], rule) == pytest.approx(best)
 
 
 # ==============================================================================
@@ -729,23 +752,52 @@ def test_submitting_from_clusters_matches_enumeration(groups):
 
 
 def test_one_cluster_is_the_unbiased_pass_at_k():
-    assert coding.submit_from([(30, 4)]) == pytest.approx(pass_at_k(30, 4, 10))
+    assert coding.submit_from([(30, 4)]) == pytest.approx(pass_at_k(30, 4, coding.SUBMIT))
     assert coding.submit_from([(5, 1)]) == 1.0 and coding.submit_from([(0, 0)]) == 0.0
 
 
 def test_every_kind_hides_its_bug_on_the_public_inputs_and_shows_it_somewhere():
-    """公开测试（最小的几个输入）看不出通病，全部输入里看得出；手滑处处看得出。"""
-    rng, lines = random.Random(1), []
+    """公开测试（最小的几个输入）看不出 bug（忘了的、门槛记大的），全部输入里看得出；手滑处处看得出。"""
+    rng, cases = random.Random(1), []
     for kind in coding.KINDS:
         for _ in range(30):
             k, c = rng.randint(*kind[3]), rng.randint(*kind[4])
             right = kind[1].format(k=k, c=c)
-            lines.append((right, kind[2].format(k=k, c=c), right + " + 2"))
-    ran = coding.behaviours([coding.program([line]) for trio in lines for line in trio])
-    for trio in lines:
-        right, bug, slip = (ran[coding.program([line])] for line in trio)
-        assert right[: coding.N_PUBLIC] == bug[: coding.N_PUBLIC] and right != bug
+            bugs = [kind[2].format(k=k, c=c), *(kind[1].format(k=k, c=c + shift) for shift in coding.SHIFTS)]
+            cases.append((right, right + " + 2", *bugs))
+    ran = coding.behaviours([coding.program([line]) for lines in cases for line in lines])
+    for lines in cases:
+        right, slip, *bugs = (ran[coding.program([line])] for line in lines)
+        assert all(right[: coding.N_PUBLIC] == bug[: coding.N_PUBLIC] and right != bug for bug in bugs)
         assert all(y - x == 2 for x, y in zip(right, slip))
+
+
+def test_the_two_groups_differ_in_the_shape_of_the_bug_only():
+    """两类题用同一串随机数：每一行要么相同，要么一边忘了特殊情形、一边记大了门槛；写对的比例是 CORRECT。"""
+    tasks = [coding.make_task(random.Random(i), coding.N_RULES) for i in range(6)]
+    pools = coding.write_pools(tasks, 200, 7)
+    lines = right = bugs = 0
+    for task, apart, together in zip(tasks, pools["错得分散"], pools["错得一致"]):
+        for one, other in zip(apart, together):
+            for (kind, k, c), a, b in zip(task, one.split("\n")[2:-1], other.split("\n")[2:-1]):
+                lines, right = lines + 1, right + (a.strip() == kind[1].format(k=k, c=c))
+                if a != b:
+                    bugs += 1
+                    assert b.strip() == kind[2].format(k=k, c=c)
+                    assert a.strip() in [kind[1].format(k=k, c=c + shift) for shift in coding.SHIFTS]
+    assert right / lines == pytest.approx(coding.CORRECT, abs=0.03)
+    assert bugs / lines == pytest.approx(coding.BUG, abs=0.03)
+
+
+def test_filtered_submissions_match_the_formula():
+    """过滤以后全对的比例是 (p / (p + b))^n：大样本里数一数。"""
+    rng = random.Random(8)
+    task = coding.make_task(rng, coding.N_RULES)
+    sources = [coding.write_program(task, 1.0, rng) for _ in range(6000)]
+    ran, truth = coding.behaviours([*sources, coding.reference(task)]), coding.reference(task)
+    kept = [s for s in sources if ran[s][: coding.N_PUBLIC] == ran[truth][: coding.N_PUBLIC]]
+    share = (coding.CORRECT / (coding.CORRECT + coding.BUG)) ** coding.N_RULES
+    assert kept.count(truth) / len(kept) == pytest.approx(share, abs=0.015)
 
 
 def test_programs_really_run_in_the_child():
