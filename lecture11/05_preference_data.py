@@ -6,17 +6,19 @@
 （Bradley & Terry 1952；Stiennon et al. 2020；Ouyang et al. 2022, InstructGPT）
 
 【问题】人说"这条比那条好"，有时会说反。这样的标签服从什么规律？预测它，最高能对多少？
-给 K 条回答排一次序，值多少个独立的成对比较？
+给 K 条回答排一次序，拆成对来学，值多少个独立的成对比较？
 
 【这里的设定】标注员心里的分是 r*(y) + NOISE × Gumbel 噪声，分高的赢。回答取自写示范的人（不用神经网络），
 r* 由 human_reward 给出。演示 3 的打分模型是线性的，r(y) = w · φ(y)：φ 是 r* 里的 7 样成分，
-w 用最大似然从排序里估，误差用大样本的公式算。
+w 从排序里估，误差用大样本的公式算。两种估法：拆成对，把 C(K, 2) 对的对数似然加起来（奖励模型的做法）；
+整个排序，用它真正的似然（Plackett–Luce：先从 K 条里选第一名，再从剩下的里选第二名……）。
 简化：真实的标注员各有各的 r*，同一个人也会前后不一；这里只有一把尺子加噪声。
 演示 3 的一道题从所有主语的回答里抽 K 条：φ 只看写了什么，不看题目问谁。
 
 【公式】Bradley–Terry：P(a 赢 b) = σ((r*_a - r*_b) / NOISE)，σ(x) = 1 / (1 + e^(-x))。
     两个标注员一致的概率  E[p² + (1-p)²]；    猜一个标签，最高能对  E[max(p, 1-p)]；
-p 是一对里 a 赢的概率。后者 ≥ 前者：不是一回事。
+    Plackett–Luce：P(排序) = Π_j e^(r_j / NOISE) / Σ_{i 排在 j 或 j 后} e^(r_i / NOISE)
+p 是一对里 a 赢的概率。天花板 E[max(p, 1-p)] 不低于一致率：不是一回事。
 
 运行时间：约 4 秒，需要 torch。
 """
@@ -85,22 +87,36 @@ def ranked_groups(pool, n_prompts, k, gen):
 
 def gap_errors(pool, n_prompts, k, gen):
     """
-    最大似然估出来的 w，把两条回答的分差 Δφ·w 算错多少（均方，每道题摊到的量，误差 = 它 / 题数）。
+    估出来的 w，把两条回答的分差 Δφ·w 算错多少（均方，每道题摊到的量，误差 = 它 / 题数）。
 
-    【推导】一道题的损失是它 C(K, 2) 对之和，g 是这个损失在真值 w 处的梯度，H 是二阶导数的期望。大样本时
+    【推导】拆成对：一道题的损失是 C(K, 2) 对之和，g 是它在真值 w 处的梯度，H 是二阶导数的期望。大样本时
         Cov(w 的误差) = H^-1 · E[g gᵀ] · H^-1 / 题数        （夹心公式，sandwich）
     若把每一对都当成独立的，就会以为 E[g gᵀ] = H，误差是 H^-1 / 题数。
-    【返回】(真的误差, 以为的误差)
+    整个排序的似然是真正的似然，误差就是 H^-1 / 题数，H 换成它自己的（luce_information）。
+    【返回】(拆成对, 以为的误差, 整个排序)
     """
     groups = ranked_groups(pool, n_prompts, k, gen)
     winners, losers = (list(column) for column in zip(*combinations(range(k), 2)))
     x = (groups[:, winners] - groups[:, losers]) / NOISE  # (P, 对, 7)
     lose = torch.sigmoid(-(x @ torch.tensor(WEIGHTS, dtype=x.dtype)))  # 每一对里赢家本来会输的概率
     g = (x * lose[:, :, None]).sum(1)
-    inverse = torch.linalg.inv(torch.einsum("npi,npj,np->ij", x, x, lose * (1 - lose)) / n_prompts)
-    spread = 2 * torch.cov(pool.T)  # 随机两条回答的 Δφ 的协方差
-    real = inverse @ (g.T @ g / n_prompts) @ inverse
-    return torch.trace(spread @ real).item(), torch.trace(spread @ inverse).item()
+    naive = torch.linalg.inv(torch.einsum("npi,npj,np->ij", x, x, lose * (1 - lose)) / n_prompts)
+    real = naive @ (g.T @ g / n_prompts) @ naive
+    whole = torch.linalg.inv(luce_information(groups))
+    between = 2 * torch.cov(pool.T)  # 随机两条回答的 Δφ 的协方差
+    return tuple(torch.trace(between @ cov).item() for cov in (real, naive, whole))
+
+
+def luce_information(groups):
+    """整个排序的似然里，一道题的二阶导数的期望：每选一个名次，加上剩下的 φ / NOISE 按选中概率算的协方差。"""
+    x, total = groups / NOISE, 0
+    weights = torch.tensor(WEIGHTS, dtype=x.dtype)
+    for j in range(x.shape[1] - 1):
+        rest = x[:, j:]
+        p = torch.softmax(rest @ weights, 1)[:, :, None]
+        centred = rest - (p * rest).sum(1, keepdim=True)
+        total = total + torch.einsum("nki,nkj->ij", p * centred, centred)
+    return total / len(x)
 
 
 def main():
@@ -128,10 +144,10 @@ def main():
         exact = sigmoid(gap / NOISE)
         misses.append(abs(counted - exact) / math.sqrt(exact * (1 - exact) / N_COMPARISONS))
         rows.append([f"{gap:.2f}", f"{exact:.4f}", f"{counted:.4f}"])
-    print_table(["r* 的差", "公式 σ(差 / NOISE)", f"数 {N_COMPARISONS} 次"], rows)
+    print_table(["r* 的差", "公式 σ(差 / NOISE)", f"测得（{N_COMPARISONS} 次）"], rows)
     print("观察：")
     observe(
-        f"数出来的与公式最多差 {max(misses):.1f} 个标准误：只差抽样的误差。两个 Gumbel 噪声之差服从 logistic 分布，"
+        f"测得的与公式最多差 {max(misses):.1f} 个标准误：只差抽样的误差。两个 Gumbel 噪声之差服从 logistic 分布，"
         "它的分布函数正是 σ。所以奖励模型用 -log σ(分差) 作损失，是在做最大似然。",
         max(misses) < 4,
     )
@@ -151,17 +167,17 @@ def main():
         oracle = mean(0.5 if gap == 0 else (gap > 0) == a for gap, (a, _) in zip(gaps, labels))
         table.append((*agreement_and_ceiling(probs), counted, oracle))
         rows.append([f"{noise:.2f}", *(f"{table[-1][j]:.3f}" for j in (0, 2, 1, 3))])
-    print_table(["标注员的噪声", "一致 公式", "一致 数出来", "天花板 公式", "用 r* 猜 数出来"], rows)
+    print_table(["标注员的噪声", "一致：公式", "一致：测得", "天花板：公式", "用 r* 猜：测得"], rows)
     print("观察：")
     observe(
         "每一行里，天花板都比一致率高 "
         + "、".join(f"{ceiling - agreement:.3f}" for agreement, ceiling, _, _ in table)
-        + f"。一致率数出来也是这样（最多差 {max(abs(c - a) for a, _, c, _ in table):.3f}）。"
+        + f"。测得的一致率也是这样（与公式最多差 {max(abs(c - a) for a, _, c, _ in table):.3f}）。"
         "猜的人没有噪声，标注员有：“一致率就是准确率的上限”是错的。",
         all(ceiling > agreement + 0.01 and abs(c - agreement) < 0.03 for agreement, ceiling, c, _ in table),
     )
     observe(
-        f"最好的猜法就是按 r* 猜，数出来与天花板最多差 {max(abs(c - o) for _, c, _, o in table):.3f}。"
+        f"最好的猜法就是按 r* 猜，测得的与天花板最多差 {max(abs(c - o) for _, c, _, o in table):.3f}。"
         f"噪声从 {NOISES[0]} 到 {NOISES[-1]}，天花板从 {table[0][1]:.3f} 落到 {table[-1][1]:.3f}。",
         all(abs(c - o) < 0.03 for _, c, _, o in table) and table[0][1] > table[-1][1] + 0.1,
     )
@@ -178,19 +194,24 @@ def main():
     errors = {k: gap_errors(pool, N_PROMPTS, k, gen) for k in RANK_SIZES}
     small, big = RANK_SIZES[0], RANK_SIZES[-1]
     single = errors[big][1] * math.comb(big, 2)  # 一个独立的对的误差
-    worth = {k: single / real for k, (real, _) in errors.items()}
+    worth, whole = ({k: single / error[j] for k, error in errors.items()} for j in (0, 2))
     rows = [
-        [k, math.comb(k, 2), f"{errors[k][0]:.2f}", f"{errors[k][1]:.2f}", f"{worth[k]:.1f}", f"{worth[k] / k:.2f}"]
+        [k, math.comb(k, 2), *(f"{error:.2f}" for error in errors[k]), *(f"{w[k]:.1f}" for w in (worth, whole))]
         for k in RANK_SIZES
     ]
-    print_table(["K", "对数 C(K,2)", "误差", "以为的误差", "值几个独立的对", "每读一条值几个"], rows)
-    print("  （误差：估出来的分差的均方误差，乘以题数。K = 2 时两种本该相等，差的只是抽样）")
+    print_table(["K", "C(K,2)", "误差：拆成对", "以为的", "误差：整个", "值几对：拆成对", "值几对：整个"], rows)
+    print("  （误差：估出来的分差的均方误差，乘以题数。K = 2 时三种本该相等，差的只是抽样。")
+    print("    值几对：抵得上几个独立的对。整个：用整个排序的似然）")
     print("观察：")
     observe(
-        f"排 {big} 条，把 {math.comb(big, 2)} 对当作独立的来估，效果只值 {worth[big]:.1f} 个独立的对："
+        f"排 {big} 条，拆成 {math.comb(big, 2)} 对来估，只抵得上 {worth[big]:.1f} 个独立的对："
         "同一条回答的噪声出现在它参加的每一对里，这些对不独立。"
         f"误差也别照独立的算：会以为误差只有 {errors[big][1]:.2f}，其实是 {errors[big][0]:.2f}。",
         worth[big] < 0.6 * math.comb(big, 2) and errors[big][0] > 1.5 * errors[big][1],
+    )
+    observe(
+        f"整个次序里也只有这么多：用整个排序的似然来估，抵得上 {whole[big]:.1f} 对。拆成对丢掉的不多。",
+        worth[big] < whole[big] < 0.7 * math.comb(big, 2),
     )
     observe(
         f"但排序仍然划算：每读一条回答，K = {big} 得 {worth[big] / big:.2f} 个独立的对，K = {small} 只有 "
@@ -198,7 +219,7 @@ def main():
         worth[big] / big > 1.5 * worth[small] / small,
     )
     observe(
-        "Ouyang et al.（2022）每题排 4 到 9 条。把这些对打散来训练，奖励模型一轮就过拟合；改成同一题的全部对放在一起，"
+        "Ouyang et al.（2022）每题排 4 到 9 条。把这些对打散来训练，奖励模型一遍就过拟合；改成同一题的全部对放在一起，"
         "就不会：同一条回答不再被当成许多条独立的数据反复更新。"
     )
 
