@@ -175,7 +175,7 @@ def main():
     )
     observe(
         f"p = {HIGH_P:g} 时，无基线的标准差是 {none[HIGH_P]:.4f}，RLOO 是 {rloo[HIGH_P]:.4f}，"
-        f"大 {rloo[HIGH_P] / none[HIGH_P]:.1f} 倍：0 离 b* 很近，平均奖励反而很远。"
+        f"是它的 {rloo[HIGH_P] / none[HIGH_P]:.1f} 倍：0 离 b* 很近，平均奖励反而很远。"
         f"p = {EVEN_P:g} 时反过来，RLOO 只有无基线的 {rloo[EVEN_P] / none[EVEN_P]:.0%}。",
         rloo[HIGH_P] > 4 * none[HIGH_P] and rloo[EVEN_P] < 0.6 * none[EVEN_P],
     )

@@ -8,8 +8,8 @@
 
 【这里的设定】两个偏差分开看，一次只改一处。
 演示 1（难度偏差）：一道题的通过率是 p，一组 G 个样本；比较优势除以标准差（GRPO）与不除（Dr. GRPO）
-    时，这道题推动"正确" logit 的平均力度。枚举答对 0～G 个的所有情形，旁边用采样核对。
-演示 2、3（长度偏差）：优势都用 r - 组平均，只换"把 token 的损失合成一个数"的办法：
+    时，这道题推动"正确" logit 的平均力度；表里的倍数是两个平均力度之比。枚举答对 0～G 个的所有情形，用采样核对。
+演示 2、3（长度偏差）：优势都是 r - 组平均，不除以标准差，只换"把 token 的损失合成一个数"的办法：
     每样本平均（GRPO）      (1/G) Σ_i (1/|o_i|) Σ_t
     按 token 平均（DAPO）   (1/Σ|o_i|) Σ_i Σ_t
     除以常数（Dr. GRPO）    (1/(G·L)) Σ_i Σ_t，L 是常数
@@ -181,7 +181,7 @@ def main():
         ratio[p], sampled[p] = grpo / dr, measured[0] / measured[1]
         rows.append([f"{p:g}", f"{1 - p**GROUP - (1 - p) ** GROUP:.3f}", f"{dr:.4f}", f"{grpo:.4f}", f"{ratio[p]:.2f}",
                      f"{sampled[p]:.2f}", f"{1 / math.sqrt(p * (1 - p)):.2f}"])
-    print_table(["通过率 p", "有信号的组", "Dr. GRPO", "GRPO", "倍数", "倍数，采样", "1/√(p(1-p))"], rows)
+    print_table(["通过率 p", "活组", "Dr. GRPO", "GRPO", "倍数", "倍数，采样", "1/√(p(1-p))"], rows)
     rarest, easiest, even = P_GRID[0], P_GRID[-1], min(P_GRID, key=lambda p: abs(p - 0.5))
     print("观察：")
     observe(
@@ -195,7 +195,7 @@ def main():
     big = [expected_push(rarest, n, True) / expected_push(rarest, n, False) for n in BIG_GROUPS]
     observe(
         f"1/√(p(1-p)) 只在 G 很大时才准：p = {rarest:g} 的题，G = {'、'.join(map(str, BIG_GROUPS))} 时是 "
-        f"{'、'.join(f'{x:.1f}' for x in big)} 倍。有信号的组至少对一个，所以 G = {GROUP} 时一组最多 {limit:.1f} 倍。",
+        f"{'、'.join(f'{x:.1f}' for x in big)} 倍。活组至少对一个，所以 G = {GROUP} 时一组最多 {limit:.1f} 倍。",
         all(before < after for before, after in zip(big, big[1:])) and ratio[rarest] < limit
         and abs(big[-1] * math.sqrt(rarest * (1 - rarest)) - 1) < 0.2,
     )
@@ -219,7 +219,7 @@ def main():
     title(f"演示 3：长度偏差 —— 答对率固定在 {P_RIGHT:g}，只有长度能学：平均长度")
     curves = {m: train_lengths(m, random.Random(TRAIN_SEED)) for m in METHODS}
     rows = [[step, *(f"{n:.1f}" for m in METHODS for n in curves[m][step])] for step in curves[each]]
-    print_table(["步", "GRPO 对", "GRPO 错", "token 对", "token 错", "常数 对", "常数 错"], rows)
+    print_table(["步", "每样本 对", "每样本 错", "token 对", "token 错", "常数 对", "常数 错"], rows)
     last = max(curves[each])
     (each_right, each_wrong), (token_right, token_wrong), (dr_right, dr_wrong) = (curves[m][last] for m in METHODS)
     q = 1 / START_LENGTH
@@ -231,12 +231,12 @@ def main():
         each_wrong > 10 * START_LENGTH and each_right < 0.3 * START_LENGTH,
     )
     observe(
-        f"除以常数（Dr. GRPO），两种长度都留在原地（{dr_right:.1f} 和 {dr_wrong:.1f}），只有采样的抖动。",
+        f"除以常数（Dr. GRPO），两种长度都留在原地（{dr_right:.1f} 和 {dr_wrong:.1f}）：没有推力，只有采样的抖动。",
         all(abs(n / START_LENGTH - 1) < 0.2 for n in (dr_right, dr_wrong)),
     )
     observe(
         f"按 token 平均（DAPO）在两者之间（{token_right:.1f} 和 {token_wrong:.1f}）：分母是全组的总长，"
-        f"自己的长度只占 1/{LENGTH_GROUP} 左右，偏差小了，没有消失。",
+        f"自己的长度只是 {LENGTH_GROUP} 份里的一份，偏差小了，没有消失。",
         each_right < token_right < dr_right and dr_wrong < token_wrong < each_wrong and token_wrong > 1.2 * dr_wrong,
     )
     observe(

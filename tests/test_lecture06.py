@@ -252,6 +252,20 @@ def test_star_restarts_from_the_base_model_every_round(star_script, monkeypatch)
     assert [h["n_wrong_kept"] for h in history] == [0] * len(history)
 
 
+def test_going_on_hands_the_trained_model_to_the_next_round(star_script, monkeypatch):
+    """restart=False：除了第 1 轮，sft 收到的都是上一轮训练过的模型。"""
+    seen = []
+
+    def spy(model, data, epochs):
+        seen.append(dict(model.delta))
+        return sft(model, data, 1)
+
+    monkeypatch.setattr(star_script, "sft", spy)
+    problems = make_problem_set(random.Random(1), 40, 1, 2)
+    star_script.star(1e11, problems, problems, random.Random(2), restart=False)
+    assert seen[0] == {} and all(delta for delta in seen[1:])
+
+
 def test_more_epochs_close_the_gap_to_the_data(star_script):
     """30 遍停在四成，300 遍停在九成：数据里几乎没有错的步骤，差的是训练（审稿人用另一份代码量过的数字）。"""
     train = make_problem_set(random.Random(star_script.TRAIN_SEED), 300, 3, 8)
