@@ -213,8 +213,8 @@ def main():
         bool(called) and bool(skipped) and high < low,
     )
     observe(
-        f"越难留下得越少，{' → '.join(f'{kept:.2f}' for kept, *_ in called)}：bug 写的算式，结果是错的，会被滤掉。",
-        len(called) > 1 and all(a[0] > b[0] and abs(a[0] - a[1]) < 0.1 for a, b in zip(called, called[1:])),
+        f"越难留下得越少，公式给 {' → '.join(f'{law:.2f}' for _, law, _ in called)}：bug 写的算式，结果错，会被滤掉。",
+        len(called) > 1 and all(a[1] > b[1] and abs(a[0] - a[1]) < 0.1 for a, b in zip(called, called[1:])),
     )
 
     title("演示 4：什么时候调用 —— 五种习惯")

@@ -891,6 +891,21 @@ def test_without_a_guard_success_decays_as_the_formula_says(monkeypatch):
         assert abs(agents.share(results) - 0.9**n) < 0.05
 
 
+def test_a_spoiled_name_is_guessed_right_for_the_first_of_its_character():
+    """逐个货名数：少一个字以后猜中的，正好是同字头里的第一种；短回话的成绩跟着公式走。"""
+    hits = [agents.guess_call("查", name[:-1]) == name for name in agents.GOODS]
+    firsts = [next(other for other in agents.GOODS if other[0] == name[0]) == name for name in agents.GOODS]
+    assert hits == firsts and sum(hits) == 4
+    wins = [agents.run_episode(random.Random(i), 3, guard=False, typo=0.1)[1] == "对" for i in range(2000)]
+    assert sum(wins) / 2000 == pytest.approx(((1 - 0.1 * 2 / 3) * 0.9) ** 3, abs=0.035)
+
+
+def test_thinking_alone_never_looks_at_the_table():
+    """只想不查表：缺行的概率怎样变，同一串随机数给出同样的对话。"""
+    runs = [agents.run_episode(random.Random(3), 3, mode="只想", missing=u)[:2] for u in (0.0, 0.3, 0.9)]
+    assert runs[0] == runs[1] == runs[2]
+
+
 def test_json_of_a_child_line_must_fit():
     """结果行的任何不合规矩，都是失败，不是结果。"""
     good = json.dumps([3, [1, None], "ZeroDivisionError"])
