@@ -1,8 +1,10 @@
 """pytest 的选项：--reseed N 只数结论；--slow 加上很慢的测试。课程各讲的工具箱在这里放进 sys.path。"""
+import os
 import sys
+import tempfile
 
 import pytest
-from harness import ROOT
+from harness import OUTPUTS, ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "lectures")]
 for folder in ("lecture01", "lecture02", "lecture04", "lecture06", "lecture11", "lecture12"):
@@ -13,6 +15,14 @@ def positive(text):
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise pytest.UsageError(f"--reseed 后面写一个正整数，收到的是 {text}")
     return int(text)
+
+
+def pytest_configure(config):
+    """主进程备一个文件夹放脚本的输出：xdist 的各个工作进程从环境变量里认出它，测试结束就删掉。"""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="course-tests-")
+        os.environ[OUTPUTS] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 def pytest_addoption(parser):

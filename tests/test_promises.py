@@ -18,8 +18,14 @@ MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lectur
 HASH_SEEDS = {"gbk": "1", "ascii": "2", "latin-1": "3"}
 
 
-@pytest.mark.parametrize("encoding", HASH_SEEDS)
-@pytest.mark.parametrize("script", STDLIB)
+def consoles():
+    """每个脚本轮流用一种终端；--slow 时三种都用。"""
+    for i, script in enumerate(STDLIB):
+        for j, encoding in enumerate(HASH_SEEDS):
+            yield pytest.param(script, encoding, marks=[] if i % len(HASH_SEEDS) == j else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("script, encoding", consoles())
 def test_same_output_on_any_console_folder_and_hash_seed(script, encoding, tmp_path):
     """换终端编码、换工作目录、换 PYTHONHASHSEED：字节与照常运行的输出相同，编码里没有的字变成"?"。"""
     done = run(script, cwd=tmp_path, PYTHONIOENCODING=encoding, PYTHONHASHSEED=HASH_SEEDS[encoding])
