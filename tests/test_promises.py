@@ -25,7 +25,7 @@ def consoles():
             yield pytest.param(script, encoding, marks=[] if i % len(HASH_SEEDS) == j else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("script, encoding", consoles())
+@pytest.mark.parametrize("script, encoding", list(consoles()))
 def test_same_output_on_any_console_folder_and_hash_seed(script, encoding, tmp_path):
     """换终端编码、换工作目录、换 PYTHONHASHSEED：字节与照常运行的输出相同，编码里没有的字变成"?"。"""
     done = run(script, cwd=tmp_path, PYTHONIOENCODING=encoding, PYTHONHASHSEED=HASH_SEEDS[encoding])
