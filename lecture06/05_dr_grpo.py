@@ -177,7 +177,7 @@ def main():
         grpo, dr = (expected_push(p, GROUP, divide) for divide in (True, False))
         measured = measured_push(p, GROUP, REPEATS, rng)
         if measured[1] == 0:
-            raise ValueError(f"REPEATS = {REPEATS} 太小：p = {p:g} 的题一组有对有错的也没有抽到")
+            raise ValueError(f"REPEATS = {REPEATS} 太小：p = {p:g} 的题一个活组也没有抽到")
         ratio[p], sampled[p] = grpo / dr, measured[0] / measured[1]
         rows.append([f"{p:g}", f"{1 - p**GROUP - (1 - p) ** GROUP:.3f}", f"{dr:.4f}", f"{grpo:.4f}", f"{ratio[p]:.2f}",
                      f"{sampled[p]:.2f}", f"{1 / math.sqrt(p * (1 - p)):.2f}"])
