@@ -146,9 +146,9 @@ def main():
     print("  （概率只在候选的词里算，例如 8 种叫声）")
     print("观察：")
     observe(f"以 the 加名词开头续写，{valid:.1%} 是通顺而且单复数一致的句子。", valid > 0.9)
+    first_right = "排第一的都对" if min(all_right) == 1 else f"排第一的至少有 {min(all_right):.1%} 是对的"
     observe(
-        f"四种常识它都知道：正确答案排在候选的第一位，最差的一种也有 {min(all_right):.2f}，"
-        f"给正确答案的概率最差的一种是 {min(all_share):.2f}。",
+        f"四种常识它都知道：候选里{first_right}，给正确答案的概率最差的一种是 {min(all_share):.2f}。",
         min(all_right) > 0.85 and min(all_share) > 0.75,
     )
 
@@ -160,7 +160,7 @@ def main():
         replies = generate(base, vocab, prompts, gen=generator(SAMPLE_SEED))
         answered[kind] = mean(reply[: len(e.response)] == e.response for e, reply in zip(examples, replies))
         more_questions[kind] = mean(":" in reply for reply in replies)
-        rows.append([kind, f"{answered[kind]:.3f}", f"{more_questions[kind]:.2f}"])
+        rows.append([kind, f"{answered[kind]:.3f}", f"{more_questions[kind]:.3f}"])
         for prompt, reply in zip(prompts[:3:2], replies[:3:2]):
             print(f"  {kind}：{' '.join(prompt)}")
             print(textwrap.fill(f"它写：{' '.join(reply)}", 70, initial_indent="    ", subsequent_indent="      "))
@@ -168,14 +168,14 @@ def main():
     print_table(["提示", "以正确答案开头", "又写出别的题目"], rows)
     print("观察：")
     observe(
-        f"对话提示下，{more_questions['对话提示']:.0%} 的续写里又出现了题目，以正确答案开头的只有 "
-        f"{answered['对话提示']:.1%}；照习题的写法问，也一样（{more_questions['习题的写法']:.0%} 与 "
+        f"对话提示下，{more_questions['对话提示']:.1%} 的续写里又出现了题目，以正确答案开头的只有 "
+        f"{answered['对话提示']:.1%}；照习题的写法问，也一样（{more_questions['习题的写法']:.1%} 与 "
         f"{answered['习题的写法']:.1%}）。语料里题目后面跟的就是下一道题，它学得很好。",
         min(more_questions.values()) > 0.7 and max(answered.values()) < 0.1,
     )
     observe(
         f"所以不是不知道，是没人教过它“{ASSISTANT} 后面该回答”：同样的常识换成填空，"
-        f"排第一的至少有 {min(all_right):.0%} 是对的。",
+        f"{first_right}。",
         min(all_right) > 5 * max(answered.values()) and min(all_right) > 0.5,
     )
     observe("Ouyang et al.（2022）的博客举过同样的例子：请 GPT-3 向六岁的孩子解释登月，它列出更多这样的请求。")

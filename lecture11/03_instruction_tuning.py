@@ -8,7 +8,7 @@
 【问题】怎样让会续写的模型学会回答？损失该算在哪些词上？算错一个词会怎样？
 
 【这里的设定】示范是 <s> 提示 回答 </s>。掩码（mask）是 1 的词才算损失：回答的每个词，和最后的 </s>。
-演示 2 用 load_chat_sft 的模型（1 万条示范，3 轮）；演示 3 的四次对照从同一个预训练模型出发，
+演示 2 用 load_chat_sft 的模型（1 万条示范，3 遍）；演示 3 的四次对照从同一个预训练模型出发，
 用同样的 N_EXAMPLES 条示范、同样的步数，只有掩码不同。
 简化：真实的对话有很多轮，每一轮助手的话都算损失；这里只有一轮。
 
@@ -24,14 +24,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    TASKS, UNSTOPPED, check_int, encode_example, finetune, grade, load_base, load_chat_sft, make_example, mean,
-    observe, pad_batch, print_table, run_script, sft_examples, title, token_logprobs, torch,
+    SFT_EPOCHS, TASKS, UNSTOPPED, check_int, encode_example, finetune, grade, load_base, load_chat_sft, make_example,
+    mean, observe, pad_batch, print_table, run_script, sft_examples, title, token_logprobs, torch,
 )
 
 SHOWN_TASK, SHOWN_SEED = "where", 61  # 演示 1：拿哪一种任务的一条示范来看
 N_TEST, TEST_SEED = 60, 62  # 每种任务考多少题
 N_EXAMPLES, EXAMPLES_SEED = 3000, 63  # 演示 3：示范的条数
-EPOCHS = 2  # 演示 3：训练几轮
+EPOCHS = 2  # 演示 3：训练几遍
+N_LOSS = 500  # 演示 3：损失在头多少条示范上量
 
 
 def only_response(ids, mask):
@@ -50,16 +51,9 @@ def without_end(ids, mask):
 
 
 def without_first(ids, mask):
-    """漏了回答的第一个词：掩码多移了一位。"""
+    """漏了回答的第一个词：掩码整体晚了一格。"""
     first = mask.index(1)
     return mask[:first] + [0] + mask[first + 1 :]
-
-
-MASKS = {  # 演示 3 比较的四种掩码
-    "只算回答": only_response, "提示也算": prompt_too, "漏了 </s>": without_end, "漏了第一个词": without_first,
-}
-CLAIMED = (only_response, prompt_too, without_end, without_first)  # 演示 3 的观察要用的
-N_LOSS = 500  # 演示 3：损失在头多少条示范上量
 
 
 def word_losses(model, vocab, ids):
@@ -88,8 +82,6 @@ def report(graded, examples):
 def main():
     for name in ("N_TEST", "N_LOSS"):
         check_int(name, globals()[name], 1)
-    if missing := [change.__name__ for change in CLAIMED if change not in MASKS.values()]:
-        raise ValueError(f"MASKS 里应当有 {'、'.join(missing)}：演示 3 的观察要用")
     title("演示 1：一条示范，逐词看掩码与损失")
     (base, vocab), (sft, _) = load_base(), load_chat_sft()
     example = make_example(random.Random(SHOWN_SEED), SHOWN_TASK)
@@ -119,7 +111,7 @@ def main():
         scores = [mean(g[j] for g in graded[part]) for graded in (graded_base, graded_sft) for j in (1, 2)]
         right[task] = scores[3]
         rows.append([task, *(f"{x:.2f}" for x in scores)])
-    print_table(["任务", "预训练 格式", "预训练 内容", "微调后 格式", "微调后 内容"], rows)
+    print_table(["任务", "预训练：格式", "预训练：内容", "微调后：格式", "微调后：内容"], rows)
     easy = [task for task in TASKS if task != "repeat"]
     base_right, lowest = mean(g[2] for g in graded_base), min(right[task] for task in easy)
     print("观察：")
@@ -130,27 +122,30 @@ def main():
     )
     observe(
         f"repeat 最难（{right['repeat']:.2f}）：别的任务，答案只有几种，或者怎么写都行；它要一字不差照抄任意几个词，"
-        "两层的小模型抄不牢。",
+        f"{SFT_EPOCHS} 遍还没有学会。",
         right["repeat"] < lowest,
     )
 
-    title(f"演示 3：掩码错一点会怎样 —— {N_EXAMPLES} 条示范，{EPOCHS} 轮，只有掩码不同")
+    title(f"演示 3：掩码错一点会怎样 —— {N_EXAMPLES} 条示范，{EPOCHS} 遍，只有掩码不同")
     sequences = [encode_example(vocab, e.prompt, e.response) for e in sft_examples(N_EXAMPLES, EXAMPLES_SEED)]
-    rows, losses, results, shown = [], {}, {}, []
-    for name, change in MASKS.items():
+    masks = {
+        "只算回答": only_response, "提示也算": prompt_too, "漏了 </s>": without_end, "漏了第一个词": without_first,
+    }
+    rows, losses, results, shown = [], [], [], []
+    for name, change in masks.items():
         masked = [(i, change(i, m)) for i, m in sequences]
         model = finetune(base, vocab, masked, EPOCHS, name=f"微调（{name}）")
         graded = grade(model, vocab, examples)
-        losses[change] = [masked_loss(m, vocab, masked[:N_LOSS]) for m in (base, model)]
-        results[change] = report(graded, examples)
-        rows.append([name, *(f"{x:.2f}" for x in (*losses[change], *results[change]))])
+        losses.append([masked_loss(m, vocab, masked[:N_LOSS]) for m in (base, model)])
+        results.append(report(graded, examples))
+        rows.append([name, *(f"{x:.2f}" for x in (*losses[-1], *results[-1]))])
         shown.append((name, graded[N_TEST][0]))
-    print_table(["掩码", "损失 起", "损失 末", "格式", "内容", "停下来", "第一个词对"], rows)
+    print_table(["掩码", "损失：起", "损失：末", "格式", "内容", "停下来", "第一个词对"], rows)
     print(f"\n  同一道题：{' '.join(examples[N_TEST].prompt)}")
     for name, response in shown:
         text = f"{name}：{' '.join(response) or '（什么也没写）'}"
         print(textwrap.fill(text, 70, initial_indent="    ", subsequent_indent="      "))
-    good, unmasked, endless, headless = (results[change] for change in CLAIMED)
+    good, unmasked, endless, headless = results
     print("观察：")
     observe(
         f"</s> 不算损失，模型就学不会停：停下来的只有 {endless[2]:.2f}（标准做法 {good[2]:.2f}）。"
@@ -159,9 +154,9 @@ def main():
     )
     observe(
         f"第一个词不算损失，模型就不知道怎样开口：第一个词对的只有 {headless[3]:.2f}，内容 {headless[1]:.2f}。"
-        f"漏掉的词不在损失里，损失照样从 {losses[without_first][0]:.2f} 降到 {losses[without_first][1]:.2f}。",
+        f"漏掉的词不在损失里，损失照样从 {losses[3][0]:.2f} 降到 {losses[3][1]:.2f}。",
         headless[3] < 0.2 and headless[1] < 0.3 < good[1]
-        and all(losses[change][1] < 0.5 * losses[change][0] for change in (without_end, without_first)),
+        and all(end < 0.5 * start for start, end in losses[2:]),
     )
     observe(
         f"提示也算损失：格式 {unmasked[0]:.2f}，内容 {unmasked[1]:.2f}（只算回答是 {good[0]:.2f}、{good[1]:.2f}），"

@@ -1,21 +1,23 @@
 """
 ================================================================================
-第 11 讲 · 04：几条示范够？ —— 格式来得快，内容来得慢，没教过的事实看运气
+第 11 讲 · 04：几条示范够？ —— 格式来得快，内容来得慢，没教的事实看任务
 ================================================================================
 对应讲义：lectures/lecture11_instruction_tuning.md 第 5 节
 （Zhou et al. 2023, LIMA；Wei et al. 2021, FLAN；Wang et al. 2022, Self-Instruct）
 
 【问题】指令微调要多少条示范？教会的是格式，还是内容？换一种没见过的说法，模型还懂吗？
 
-【这里的设定】从同一个预训练模型出发，用 n 条示范微调，步数都一样（N_STEPS），只有 n 不同：
+【这里的设定】从同一个预训练模型出发，用 n 条示范微调，步数一样（N_STEPS），只有 n 不同：
 n 小的时候同一批示范反复看。考题用训练过的说法和留出的（held out）说法各一套，贪心作答。
-演示 2 把几种动物、一对反义词从"单复数、反义词、叫声"的示范里拿掉：预训练时见过它们，示范里没有。
+留出的说法不在示范里出现；预训练的习题里见过（只有题目，没有答案）。
+演示 2 的示范里没有整句，只有"单复数、反义词、叫声"，还有照抄一个词（repeat : oink → oink，PARROT）：
+不教的几种动物、那对反义词只在照抄里说，它们的事实一条也不教。预训练时见过这些事实。
 再拿一个没有预训练过的模型（随机权重）做同样的微调，看功劳是谁的。
 简化：LIMA 的 1000 条示范是人精心挑的，这里的示范质量都一样；真实模型的"知识"也远不止这几条。
 
 【公式】格式 = 答的是不是这类东西（反义词题答了一个形容词）；内容 = 答对没有。内容对，格式必然对。
 
-运行时间：约 20 秒，需要 torch。
+运行时间：约 25 秒，需要 torch。
 """
 import math
 import random
@@ -24,28 +26,34 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    GPT, SFT_EXAMPLES, TASKS, check_int, encode_example, finetune, grade, load_base, load_chat_sft, make_example,
-    mean, noun_form, observe, print_table, run_script, sft_examples, title,
+    ADJECTIVES, GPT, NOUNS, SFT_BATCH, SFT_EPOCHS, SFT_EXAMPLES, SOUNDS, TASKS, TEMPLATES, Example, check_int,
+    check_number, encode_example, finetune, grade, load_base, load_chat_sft, make_example, make_prompt, mean, noun_form,
+    observe, print_table, run_script, sft_examples, title, verb_form,
 )
+from farm import N_TRAIN_TEMPLATES
 
-SIZES = (30, 100, 300, 1000, 3000)  # 示范的条数
-N_STEPS = 150  # 每次微调走多少步（每步 32 条）
-SEEDS = (70, 71)  # 每个 n 重复几次，换示范也换次序
+DEMO_COUNTS = (30, 100, 300, 1000, 3000)  # 演示 1：示范的条数
+N_STEPS = 150  # 演示 1：每次微调走多少步（每步 SFT_BATCH 条）
+SEEDS = (70, 71)  # 演示 1：每个 n 重复几次，换示范也换次序
+ENOUGH = 0.7  # 演示 1：格式、内容各要多少条示范才到这个比例
 N_TEST, TEST_SEED = 40, 72  # 每种任务、每套说法考多少题
 FACT_TASKS = ("plural", "singular", "opposite", "sound")  # 演示 2：答案是常识的四种任务
-HIDDEN_ANIMALS, HIDDEN_ADJECTIVES = ("pig", "mouse"), ("old", "young")  # 演示 2：从示范里拿掉的
-FACT_EXAMPLES = 3000  # 演示 2：示范的条数（拿掉之前）
-FACT_STEPS = 170  # 演示 2：走多少步
+PARROT = 0.2  # 演示 2：照抄一个词的份额；其余是 FACT_TASKS 平分
+HIDDEN_ANIMALS, HIDDEN_ADJECTIVES = ("pig", "mouse"), ("old", "young")  # 演示 2：不教的事实
+FACT_EXAMPLES = 3000  # 演示 2：示范的条数（拿掉不教的之前）
+FACT_STEPS = 250  # 演示 2：走多少步
+FACT_SEEDS = (73, 74)  # 演示 2：重复几次，换示范也换次序
+SCRATCH_SEED = 76  # 演示 2：没有预训练的模型的初始化
 N_FACT_TEST = 80  # 演示 2：每种任务考多少题
-SCRATCH_SEED = 73  # 没有预训练的模型的初始化
 
 
 def tune(model, vocab, examples, n_steps, seed):
-    """在 examples 上走大约 n_steps 步（凑成整数轮），返回新模型。"""
+    """在 examples 上正好走 n_steps 步，返回新模型：不够就从头再用，用不完的不用。"""
     check_int("微调用的示范条数", len(examples), 1)
-    epochs = max(1, round(n_steps / math.ceil(len(examples) / 32)))
+    n_rows = n_steps * SFT_BATCH
     sequences = [encode_example(vocab, e.prompt, e.response) for e in examples]
-    return finetune(model, vocab, sequences, epochs, seed=seed, log=False)
+    sequences = (sequences * math.ceil(n_rows / len(sequences)))[:n_rows]
+    return finetune(model, vocab, sequences, epochs=1, seed=seed, log=False)
 
 
 def form_and_content(graded):
@@ -54,66 +62,94 @@ def form_and_content(graded):
 
 
 def is_hidden(example):
-    """这道题问的是不是拿掉的那几种动物、那对反义词。"""
+    """这道题问的是不是不教的那几种动物、那对反义词。"""
     words = {noun_form(animal, plural) for animal in HIDDEN_ANIMALS for plural in (False, True)}
     return example.task in FACT_TASKS and not words.union(HIDDEN_ADJECTIVES).isdisjoint(example.words)
 
 
-def spread(values):
-    """"平均（最小～最大）"。"""
-    return f"{mean(values):.2f}（{min(values):.2f}～{max(values):.2f}）"
+def parrot_example(rng):
+    """照抄一个词：四种任务的答案里，每个词都可能轮到。词说得出口，事实一点也不教。"""
+    word = rng.choice([*NOUNS, *ADJECTIVES, *(verb_form(sound, plural) for sound in SOUNDS for plural in (0, 1))])
+    return Example("repeat", make_prompt(rng.choice(TEMPLATES["repeat"][:N_TRAIN_TEMPLATES]), [word]), [word], [word])
+
+
+def fact_examples(seed):
+    """演示 2 的示范：FACT_TASKS 与照抄一个词，问到不教的事实就拿掉。"""
+    rng = random.Random(seed)
+    examples = [
+        parrot_example(rng) if rng.random() < PARROT else make_example(rng, rng.choice(FACT_TASKS))
+        for _ in range(FACT_EXAMPLES)
+    ]
+    return [example for example in examples if not is_hidden(example)]
+
+
+def by_task(graded):
+    """全部考题的判分（TASKS 依次各 N_TEST 题）→ 每种任务的 (格式, 内容)。"""
+    return {task: form_and_content(graded[i * N_TEST : (i + 1) * N_TEST]) for i, task in enumerate(TASKS)}
+
+
+def reach(curve, j):
+    """第 j 列（0 格式，1 内容）要几条示范才到 ENOUGH：在相邻两档之间按 log n 插值。一直没到是 0。"""
+    for a, b in zip(DEMO_COUNTS, DEMO_COUNTS[1:]):
+        low, high = curve[a][j], curve[b][j]
+        if low < ENOUGH <= high:
+            return round(a * (b / a) ** ((ENOUGH - low) / (high - low)))
+    return 0
 
 
 def main():
-    check_int("SIZES 的长度", len(SIZES), 4)
-    check_int("SEEDS 的长度", len(SEEDS), 1)
-    for n in SIZES:
-        check_int("SIZES 里的条数", n, 1)
-    for name in ("N_STEPS", "FACT_STEPS", "N_TEST", "N_FACT_TEST"):
+    check_int("DEMO_COUNTS 的长度", len(DEMO_COUNTS), 4)
+    for name in ("SEEDS", "FACT_SEEDS"):
+        check_int(f"{name} 的长度", len(globals()[name]), 1)
+    for n in DEMO_COUNTS:
+        check_int("DEMO_COUNTS 里的条数", n, 1)
+    for name in ("N_STEPS", "N_TEST", "N_FACT_TEST", "FACT_EXAMPLES", "FACT_STEPS"):
         check_int(name, globals()[name], 1)
-    title(f"演示 1：n 条示范，各微调约 {N_STEPS} 步，{len(SEEDS)} 次的平均")
+    check_number("PARROT", PARROT, 0, 0.9)
+
+    title(f"演示 1：n 条示范，各微调 {N_STEPS} 步，{len(SEEDS)} 次的平均")
     (base, vocab), (sft, _) = load_base(), load_chat_sft()
     rng = random.Random(TEST_SEED)
     known = [make_example(rng, task) for task in TASKS for _ in range(N_TEST)]
     held_out = [make_example(rng, task, held_out=True) for task in TASKS for _ in range(N_TEST)]
-    curve, rows, last_held = {}, [], []
-    for n in SIZES:
+    curve, rows, last = {}, [], []
+    for n in DEMO_COUNTS:
         runs = []
         for seed in SEEDS:
             model = tune(base, vocab, sft_examples(n, seed), N_STEPS, seed)
-            graded = grade(model, vocab, held_out)
-            runs.append((*form_and_content(grade(model, vocab, known)), *form_and_content(graded)))
-            last_held = last_held + [graded] if n == SIZES[-1] else []
+            graded = grade(model, vocab, known), grade(model, vocab, held_out)
+            runs.append((*form_and_content(graded[0]), *form_and_content(graded[1])))
+            last = last + [graded] if n == DEMO_COUNTS[-1] else []
         curve[n] = [mean(column) for column in zip(*runs)]
-        rows.append([n, *(f"{x:.2f}" for x in curve[n])])
-    held_sft = grade(sft, vocab, held_out)
-    full = (*form_and_content(grade(sft, vocab, known)), *form_and_content(held_sft))
-    rows.append([f"{SFT_EXAMPLES}（3 轮，步数更多）", *(f"{x:.2f}" for x in full)])
-    print_table(["示范数 n", "格式", "内容", "留出的说法 格式", "留出的说法 内容"], rows)
-    few, middle, many = SIZES[0], SIZES[2], SIZES[-1]
-    gaps = [curve[n][0] - curve[n][1] for n in SIZES]
+        rows.append([n, N_STEPS, *(f"{x:.2f}" for x in curve[n])])
+    last.append((grade(sft, vocab, known), grade(sft, vocab, held_out)))
+    full = (*form_and_content(last[-1][0]), *form_and_content(last[-1][1]))
+    full_steps = SFT_EPOCHS * math.ceil(SFT_EXAMPLES / SFT_BATCH)
+    rows.append([SFT_EXAMPLES, full_steps, *(f"{x:.2f}" for x in full)])
+    print_table(["示范数 n", "步数", "格式", "内容", "留出的说法：格式", "留出的说法：内容"], rows)
+    few, middle, many = DEMO_COUNTS[0], DEMO_COUNTS[2], DEMO_COUNTS[-1]
     print("观察：")
     observe(
-        f"格式先到：{few} 条示范，格式已有 {curve[few][0]:.2f}，内容只有 {curve[few][1]:.2f}；{middle} 条，格式 "
-        f"{curve[middle][0]:.2f}，内容 {curve[middle][1]:.2f}；{many} 条，差距从 {gaps[0]:.2f} 缩到 {gaps[-1]:.2f}。",
-        gaps[0] > 0.1 and gaps[-1] < gaps[0] and curve[middle][0] > 0.75,
+        f"格式先到：格式到 {ENOUGH} 约要 {reach(curve, 0)} 条示范，内容约要 {reach(curve, 1)} 条。{few} 条时，格式已有 "
+        f"{curve[few][0]:.2f}，内容只有 {curve[few][1]:.2f}。",
+        reach(curve, 0) > 0 and reach(curve, 1) > 2 * reach(curve, 0),
     )
-    early, late = curve[middle][1] - curve[few][1], curve[many][1] - curve[SIZES[3]][1]
+    early, late = curve[middle][1] - curve[few][1], curve[many][1] - curve[DEMO_COUNTS[3]][1]
     observe(
-        f"收益递减：从 {few} 条到 {middle} 条，内容涨了 {early:.2f}；从 {SIZES[3]} 条到 {many} 条，只涨 {late:.2f}。",
-        early > 0.2 and early > 3 * late,
+        f"同样的步数，示范的收益递减：从 {few} 条到 {middle} 条，内容涨了 {early:.2f}；从 {DEMO_COUNTS[3]} 条到 {many} "
+        f"条，只涨 {late:.2f}。再往上，步数也得加：{SFT_EXAMPLES} 条、{full_steps} 步是 {full[1]:.2f}。",
+        early > 0.2 and early > 3 * late and full[1] > curve[many][1],
     )
     observe(
-        "LIMA（Zhou et al. 2023）用 1,000 条精选示范微调 65B 的 LLaMA，与 GPT-4 相比有 43% 的回答持平或更好，"
+        "LIMA（Zhou et al. 2023）用 1000 条精选示范微调 65B 的 LLaMA，与 GPT-4 相比有 43% 的回答持平或更好，"
         "由此提出“表面对齐假说”（superficial alignment hypothesis）：知识在预训练里，微调只教格式。下面就来查这句话。"
     )
 
-    title(f"演示 2：示范里没有的事实 —— 拿掉 {'、'.join(HIDDEN_ANIMALS)} 与 {'/'.join(HIDDEN_ADJECTIVES)}")
+    title(f"演示 2：示范里没有的事实 —— 不教 {'、'.join(HIDDEN_ANIMALS)} 与 {'/'.join(HIDDEN_ADJECTIVES)}")
     tests = {task: [make_example(rng, task) for _ in range(N_FACT_TEST)] for task in FACT_TASKS}
-    scratch = GPT(len(vocab), SCRATCH_SEED)
-    scores = {}
-    for seed in SEEDS:
-        shown = [example for example in sft_examples(FACT_EXAMPLES, seed) if not is_hidden(example)]
+    scratch, scores = GPT(len(vocab), SCRATCH_SEED), {}
+    for seed in FACT_SEEDS:
+        shown = fact_examples(seed)
         for name, start in (("有", base), ("无", scratch)):
             model = tune(start, vocab, shown, FACT_STEPS, seed)
             for task, examples in tests.items():
@@ -128,45 +164,53 @@ def main():
          f"{cell['有', task, True][0]:.2f}"]
         for task in FACT_TASKS
     ]
-    print_table(["任务", "教过的", "没教的", "无预训练 教过的", "无预训练 没教的", "没教的 格式"], rows)
+    print_table(["任务", "教过的", "没教的", "无预训练：教过的", "无预训练：没教的", "没教的：格式"], rows)
     print("观察：")
-    sound, bare = cell["有", "sound", True][1], cell["无", "sound", True][1]
+    sound, bare = ([cell[name, "sound", hidden][1] for hidden in (False, True)] for name in ("有", "无"))
     observe(
-        f"没教过的叫声也答得对（{sound:.2f}），没有预训练就不行（{bare:.2f}）：这份知识是从预训练里带来的。"
-        "sound : the pigs → oink 与语料里的 the pigs oink 一个样子，接得上。",
-        sound > 0.5 and sound > bare + 0.3,
+        f"没教的叫声照样答得出（{sound[1]:.2f}）。没有预训练的模型把教过的学到 {bare[0]:.2f}，没教的只有 "
+        f"{bare[1]:.2f}：这份知识是从预训练里带来的。",
+        sound[1] > 0.6 and bare[1] < 0.2 and min(sound[0], bare[0]) > 0.9,
     )
-    singular, form = cell["有", "singular", True][1], cell["有", "singular", True][0]
-    taught = cell["有", "singular", False][1]
+    singular, opposite = (cell["有", task, True][1] for task in ("singular", "opposite"))
+    taught = min(cell["有", task, False][1] for task in FACT_TASKS)
+    forms = [cell["有", task, True][0] for task in FACT_TASKS]
     observe(
-        f"没教过的单数却答不出（{singular:.2f}），教过的有 {taught:.2f}。格式倒是对的（{form:.2f}）："
-        "它知道该答一个名词，就编一个。语料里只有 one pig and two pigs 这个方向，反过来问就取不出来。",
-        singular < 0.5 * taught and taught > 0.8 and form > 0.6,
+        f"没教的单数（{singular:.2f}）、反义词（{opposite:.2f}）却答不出，教过的至少有 {taught:.2f}。格式倒是对的（"
+        f"平均 {mean(forms):.2f}）：它学会的是“总要答一个名词”“总要答一个形容词”，答不出也照样答一个。",
+        max(singular, opposite) < 0.5 and taught > 0.85 and mean(forms) > 0.8,
     )
+    observe(f"没教的复数（{cell['有', 'plural', True][1]:.2f}）答得出几个，换个种子就大变，不作结论。")
     observe(
-        "所以这个小模型只支持“表面对齐”的一半：格式一学就会；知识搬不搬得过来，要看问法像不像预训练时的样子。"
-        f"plural（{cell['有', 'plural', True][1]:.2f}）与 opposite（{cell['有', 'opposite', True][1]:.2f}）"
-        "换个种子就大变，不作结论。"
+        "所以这个小模型只支持“表面对齐”的一半：格式一学就会；知识都在权重里，换成一问一答，有的搬得过来，"
+        "有的搬不过来。为什么，这里没有查。"
     )
 
-    title("演示 3：换个说法还懂吗 —— 留出的说法，逐个任务")
-    rows, chosen, widest = [], [*last_held, held_sft], (-1.0, "", 0.0, 0.0)
-    for i, task in enumerate(TASKS):
-        rights = [form_and_content(graded[i * N_TEST : (i + 1) * N_TEST])[1] for graded in chosen]
-        rows.append([task, *(f"{right:.2f}" for right in rights), spread(rights)])
-        widest = max(widest, (max(rights[:-1]) - min(rights[:-1]), task, min(rights[:-1]), max(rights[:-1])))
-    names = [f"{SIZES[-1]} 条，第 {j} 次" for j in range(1, len(SEEDS) + 1)]
-    print_table(["任务", *names, f"{SFT_EXAMPLES} 条", "平均（最小～最大）"], rows)
+    title("演示 3：换个说法还懂吗 —— 见过的说法 / 留出的说法，逐个任务")
+    seen, held = ([by_task(pair[j]) for pair in last] for j in (0, 1))
+    rows, drop, level = [], {}, {}
+    for task in TASKS:
+        rights = [(a[task][1], b[task][1]) for a, b in zip(seen, held)]
+        level[task], new = (mean(column) for column in zip(*rights))
+        drop[task] = level[task] - new
+        rows.append([task, *(f"{a:.2f} / {b:.2f}" for a, b in [*rights, (level[task], new)]), f"{drop[task]:+.2f}"])
+    names = [f"{many} 条，第 {j} 次" for j in range(1, len(SEEDS) + 1)]
+    print_table(["任务", *names, f"{SFT_EXAMPLES} 条", "平均", "差"], rows)
     print("观察：")
-    describe, resume = (mean(right for g in chosen for _, _, right in g[i * N_TEST : (i + 1) * N_TEST]) for i in (0, 8))
+    before, worst = mean(level.values()), max(TASKS, key=drop.get)
+    after = before - mean(drop.values())
+    observe(f"换了说法，内容平均从 {before:.2f} 到 {after:.2f}：大半还懂。", after > 0.6 * before)
     observe(
-        f"describe（{describe:.2f}）与 continue（{resume:.2f}）换了说法也懂：看输入的样子就猜得到该写句子。",
-        min(describe, resume) > 0.75,
+        f"掉得最多的是 {worst}：{level[worst]:.2f} 掉到 {level[worst] - drop[worst]:.2f}。换个种子，可能是别的任务，"
+        "也可能掉光：四种说法太少，“说法不同，意思相同”学得不牢。"
     )
     observe(
-        f"其余的任务像抽奖：同样 {SIZES[-1]} 条，只换一批示范，{widest[1]} 就从 {widest[2]:.2f} 到 {widest[3]:.2f}。"
-        "四种说法太少，不足以教会“说法不同，意思相同”。FLAN（Wei et al. 2021）用了 60 多个任务的指令，才在没见过的"
-        "任务类型上胜过零样本的 GPT-3（25 个里的 20 个），而且任务越多越好。"
+        f"留出的说法分低，不都是因为换了说法：repeat 见过的说法也只有 {level['repeat']:.2f}，是任务还没学会。",
+        level["repeat"] < 0.7 and drop["repeat"] < 0.15,
+    )
+    observe(
+        "FLAN（Wei et al. 2021）用了 60 多个任务的指令，在没见过的任务类型上胜过零样本的 GPT-3（25 个数据集里的 "
+        "20 个），而且任务越多越好：那是换任务，比这里的换说法难得多。"
     )
 
 

@@ -750,7 +750,7 @@ def test_script_05_sandwich_formula_against_fitting_many_data_sets():
     script, k, n, repeats = load("lecture11/05_preference_data.py"), 9, 60, 400
     script.WEIGHTS = (0.8, 0.5)
     pool = torch.tensor(list(itertools.product((0.0, 1.0, 2.0), (0.0, 1.0))), dtype=torch.float64)
-    real, naive = script.gap_errors(pool, 20_000, k, generator(1))
+    real, naive, _ = script.gap_errors(pool, 20_000, k, generator(1))
     truth, gen, errors = torch.tensor(script.WEIGHTS, dtype=torch.float64), generator(2), []
     for _ in range(repeats):
         groups = script.ranked_groups(pool, n, k, gen) / script.NOISE
@@ -785,8 +785,73 @@ def test_script_03_masks_change_only_what_they_say():
     assert script.without_first(ids, mask) == [0, 0, 0, 0, 0, 0, 0, 1]
 
 
-def test_script_06_edits_change_one_thing():
-    script, rng = load("lecture11/06_reward_model.py"), random.Random(2)
+def test_script_05_information_of_a_ranking_against_enumerating_all_orders():
+    """三条回答的 6 种次序全列出来：E[梯度 · 梯度ᵀ] 就是信息量；两条时与成对的公式相同。"""
+    script = load("lecture11/05_preference_data.py")
+    weights = (0.8, -0.5, 0.0, 0.0, 0.0, 0.0, 0.3)
+    script.WEIGHTS = weights
+    phi = torch.rand(3, 7, generator=generator(4), dtype=torch.float64)
+    w = torch.tensor(weights, dtype=torch.float64).requires_grad_(True)
+    outer = expected = 0
+    for order in itertools.permutations(range(3)):
+        scores = phi[list(order)] @ w / script.NOISE
+        logp = sum(scores[j] - scores[j:].logsumexp(0) for j in range(2))
+        (g,) = torch.autograd.grad(logp, w)
+        outer = outer + logp.exp().item() * torch.outer(g, g)
+        expected = expected + logp.exp().item() * script.luce_information(phi[list(order)][None])
+    assert torch.allclose(outer, expected, atol=1e-10)
+    pair = phi[:2][None]
+    x = (phi[0] - phi[1]) / script.NOISE
+    p = torch.sigmoid(x @ w.detach())
+    assert torch.allclose(script.luce_information(pair), p * (1 - p) * torch.outer(x, x))
+
+
+def test_script_06_sorts_pairs_by_kind_and_asks_the_judge():
+    script = load("lecture11/06_reward_model.py")
+    pairs = [
+        script.Pair((1.0, 0.0), (2.0, 1.0), (5, 3)),  # 都合格，RM 对
+        script.Pair((-1.0, 0.5), (3.0, 1.0), (4, 6)),  # 都合格，标签与 RM 都错
+        script.Pair((0.0, -3.0), (1.0, 1.0), (3, 7)),  # 一条不合格，RM 打平
+        script.Pair((-3.0, -4.0), (1.0, 2.0), (3, 3)),  # 都不合格
+        script.Pair((1.0, 1.0), (1.0, 2.0), (3, 4)),  # 没有真值
+    ]
+    ordered, valid, mixed = script.by_kind(pairs)
+    assert (ordered, valid, mixed) == (pairs[:4], pairs[:2], pairs[2:3])
+    assert script.accuracies(pairs, script.larger("truth")) == pytest.approx((3.5 / 5, 1, 1, 1))
+    assert script.accuracies(pairs, script.larger("score")) == pytest.approx((2.5 / 5, 1.5 / 4, 1 / 2, 1 / 2))
+    rankings = [(["p"], "dogs", ["the dogs sleep".split(), "the dogs".split()])]
+    (pair,) = script.graded_pairs(rankings)
+    assert pair == ((-1, -4), (0, 0), (3, 2))
+
+
+def test_script_07_ingredients_are_those_of_05_and_the_regression_is_exact_on_a_line():
+    script, five, rng = load("lecture11/07_blind_spots.py"), load("lecture11/05_preference_data.py"), random.Random(5)
+    answers = five.human_answers(rng, 200)
+    rows = [script.ingredients(*answer) for answer in answers]
+    assert rows == [five.features(*answer) for answer in answers]
+    assert tuple(script.INGREDIENTS.values()) == five.WEIGHTS
+    y = [2 + math.fsum(w * x for w, x in zip(five.WEIGHTS, row)) for row in rows]
+    weights, fit = script.regress(rows, y)
+    assert weights == pytest.approx(five.WEIGHTS) and fit == pytest.approx(1)
+    noisy = [value + rng.gauss(0, 1) for value in y]
+    weights, fit = script.regress([[row[0]] for row in rows], noisy)  # 一个变量：R² 是相关系数的平方
+    assert fit == pytest.approx(script.correlation([row[0] for row in rows], noisy) ** 2)
+
+
+def test_script_04_teaches_no_hidden_fact_and_still_says_the_words():
+    script = load("lecture11/04_how_many_demos.py")
+    hidden, said = {"pig", "pigs", "mouse", "mice", "old", "young"}, set()
+    for example in script.fact_examples(1):
+        if example.task == "repeat":
+            assert example.words == example.response and len(example.words) == 1
+            said.update(example.response)
+        else:
+            assert not hidden & {*example.words} and not {"oink", "squeak"} & {*example.response}
+    assert said >= hidden | {"oink", "oinks", "squeak", "squeaks"}
+
+
+def test_script_07_edits_change_one_thing():
+    script, rng = load("lecture11/07_blind_spots.py"), random.Random(2)
     words = "the big dogs chase the cat".split()
     assert script.double_adjective(rng, "dogs", words) == "the big big dogs chase the cat".split()
     assert script.break_agreement(rng, "dogs", words) == "the big dogs chases the cat".split()
@@ -794,6 +859,12 @@ def test_script_06_edits_change_one_thing():
     other = script.other_animal(rng, "dogs", words)
     assert other[2] in farm.NOUNS and other[2] != "dogs" and human_reward("dogs", other) == -3
     assert farm.NOUN_INFO[other[2]][1]  # 单复数没有变
+    longer = script.add_useless(rng, "dogs", words)
+    assert len(longer) == len(words) + 2 and human_reward("dogs", longer) == human_reward("dogs", words)
+    assert script.add_useless(rng, "dogs", "the dogs sleep and run and eat and play".split()) is None
+    wrong = script.other_sound(rng, "dogs", "the dogs bark".split())
+    assert wrong[2] in farm.SOUNDS and wrong[2] != "bark" and human_reward("dogs", wrong) == -1.9
+    assert script.other_sound(rng, "dogs", words) is None
     assert script.win(1, 1) == 0.5 and script.correlation([1, 2, 3], [2, 4, 7]) == pytest.approx(0.9933993)
 
 
