@@ -238,7 +238,7 @@ def main():
     observe(
         f"格式漏洞只抽查 {SHARES[-2]:.0%} 说不准：换种子，真实正确率在 {min(few):.3f}～{max(few):.3f} 之间，平均 "
         f"{mean(few):.3f}；{SHARES[-1]:.0%} 时平均 {mean(many):.3f}。",
-        mean(many) > mean(few) + 0.2,
+        mean(many) > mean(few) + 0.1,
     )
     observe(
         "为什么一小部分就够：模型变好之后，没抽查的组全部通过，不再教任何东西；方向由抽查的组定。若模板先占了上风，"
