@@ -7,7 +7,7 @@
 【这里的设定】三个模型，一个接着一个训练：
     load_base           预训练：在农场语言的 2 万篇文档上学续写（next-word prediction）；
     load_chat_sft       指令微调（SFT，supervised fine-tuning）：1 万条示范，损失只算回答；
-    load_reward_model   奖励模型（RM，reward model）：SFT 的身子加一个打分的头，学人的排序。
+    load_reward_model   奖励模型（reward model，RM）：SFT 的主干加一个打分的头，学人的排序。
 
 三个都在第一次用到时训练（一个 CPU 核上共约 40 秒），存进课程文件夹的 .cache/lecture11，以后直接读。
 改了任何常数或代码，缓存的键就变，会重新训练，不会读到旧模型。
@@ -232,7 +232,7 @@ class GPT(nn.Module):
 
 
 class RewardModel(nn.Module):
-    """奖励模型：GPT 的身子，在序列的最后一个词上读出一个分数。"""
+    """奖励模型：GPT 的主干（trunk），在序列的最后一个词上读出一个分数。"""
 
     def __init__(self, gpt, seed=0):
         super().__init__()
@@ -471,7 +471,7 @@ def _optimise(model, loss_fn, batches, n_steps, lr, warmup, name, log):
 
 def _length_batches(lengths, batch, rng):
     """
-    无穷无尽的小批（下标的列表）。每一轮（epoch）打乱一次，再把长度相近的排进同一批：少补 <pad>，快一倍。
+    无穷无尽的小批（下标的列表）。每一遍（epoch）打乱一次，再把长度相近的排进同一批：少补 <pad>，快一倍。
     """
     order = list(range(len(lengths)))
     pool = batch * 16
@@ -516,7 +516,7 @@ def train_base(n_documents=None, n_steps=None, seed=0, log=None):
 
 def finetune(base, vocab, sequences, epochs=None, lr=None, seed=0, log=None, name="指令微调"):
     """
-    指令微调：复制 base，在 sequences = [(ids, mask)] 上训练 epochs 轮，返回新模型（base 不变）。
+    指令微调：复制 base，在 sequences = [(ids, mask)] 上训练 epochs 遍，返回新模型（base 不变）。
 
     sequences 的一条通常是 encode_example 的结果；mask 由你决定损失算在哪里。
     """

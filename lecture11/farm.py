@@ -14,7 +14,7 @@
     sft_examples         指令微调（instruction tuning）的示范：提示（prompt）和一条回答；
     human_reward         r*：标注员心里的尺子。真实世界里没有人能写出它，这里写出来，才好对答案。
 
-每种动物有自己的偏好（favourites）：狗常追猫、常在谷仓。词表里靠前的选项多，靠后的少，
+每种动物有自己的习性（favourites）：狗常追猫、常在谷仓。词表里靠前的选项多，靠后的少，
 语言因此学得会，回答也因此有好有坏。
 
 【简化】真实的语言没有写得下来的语法，真实的人也没有写得下来的 r*；真实的指令不止十种。
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import check_choice, check_int, check_number, print_table, run_script, title
 
 # ---- 词 ----
-ANIMALS = ["dog", "cat", "cow", "horse", "pig", "duck", "goat", "mouse"]  # 次序就是"偏好"轮转的次序
+ANIMALS = ["dog", "cat", "cow", "horse", "pig", "duck", "goat", "mouse"]  # 次序就是"习性"轮转的次序
 SOUNDS = ["bark", "meow", "moo", "neigh", "oink", "quack", "bleat", "squeak"]  # 与 ANIMALS 一一对应
 INTRANSITIVE = ["sleep", "run", "eat", "play"]
 TRANSITIVE = ["chase", "see", "watch", "like"]
@@ -82,7 +82,7 @@ P_ADVERB, P_PLACE, P_AND = 0.2, 0.35, 0.1  # 有副词、有地点、再接一�
 AND_BELOW = 14  # 句子不到这么多词，才可能再接 "and VP"
 N_ADJECTIVES = (0.60, 0.27, 0.10, 0.03)  # 主语有 0、1、2、3 个形容词
 P_OBJECT_ADJECTIVE = 0.15  # 宾语有一个形容词
-FAVOURITE_POWER = 1.5  # 偏好：排第 k（从 0 数）的选项权重是 (k + 1) ** -FAVOURITE_POWER
+FAVOURITE_POWER = 1.5  # 习性：排第 k（从 0 数）的选项权重是 (k + 1) ** -FAVOURITE_POWER
 
 # ---- 预训练语料 ----
 P_STORY, P_FACT = 0.60, 0.25  # 一篇文档是故事、常识；其余是习题
@@ -188,7 +188,7 @@ def _draw(rng, weights):
 
 
 def favourite(rng, items, shift):
-    """从轮转了 shift 位的列表里按偏好抽一个：轮转后排第 k 的，权重 (k + 1) ** -FAVOURITE_POWER。"""
+    """从轮转了 shift 位的列表里按习性抽一个：轮转后排第 k 的，权重 (k + 1) ** -FAVOURITE_POWER。"""
     n = len(items)
     return items[(shift + rng.choices(range(n), cum_weights=_favourite_weights(n))[0]) % n]
 
@@ -203,7 +203,7 @@ def random_noun(rng):
 
 
 def make_np(rng, noun, n_adjectives):
-    """"the 形容词* 名词"。形容词按偏好抽，不重复，也不自相矛盾（不会既 big 又 small）。"""
+    """"the 形容词* 名词"。形容词按习性抽，不重复，也不自相矛盾（不会既 big 又 small）。"""
     animal, _ = NOUN_INFO[noun]
     chosen = []
     while len(chosen) < n_adjectives:
