@@ -3,7 +3,7 @@
 第 12 讲 · 01：最优策略有公式 —— RLHF 要去的地方，不训练就能算出来
 ================================================================================
 对应讲义：lectures/lecture12_rlhf.md 第 2 节
-（Ouyang et al. 2022, "InstructGPT"；Rafailov et al. 2023, "DPO" 的式 4；Gao et al. 2022）
+（Ouyang et al. 2022, InstructGPT；Rafailov et al. 2023, DPO 的式 4；Gao et al. 2022）
 
 【问题】RLHF 的目标是"奖励要高，又不许离 SFT 模型太远"。这个目标的最优解长什么样？β 管什么？
 
@@ -25,8 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, check_int, check_number, generator, kl_estimates, load_models, mean, mean_stats, observe,
-    optimal_policy, policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
+    PROMPT_SUBJECTS, check_int, check_number, entropy_bits, generator, kl_estimates, load_models, mean, mean_stats,
+    observe, optimal_policy, policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
 )
 
 BETAS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # KL 惩罚的系数，从大到小
@@ -41,6 +41,7 @@ ASCENT_STEPS = (10, 100, 1000)  # 演示 2：梯度上升走多少步
 ASCENT_LR = 0.1  # 演示 2：梯度上升的学习率（Adam，变量是每条回答的 logit）
 KL_SAMPLES = 2000  # 演示 4：估计 KL 用多少个样本
 KL_SEED = 3  # 演示 4：采样的随机种子
+NEAR_BETA = 3.0  # 演示 4：再看一个离 π_ref 近的 π*，它的 β
 NUDGE = 0.02  # 演示 3：量斜率时 β 上下各变这个比例
 
 
@@ -64,7 +65,9 @@ def sweep(tables, by):
     """对每个 β，各题的最优策略的统计量的平均。by 是 "rm" 或 "true"：拿哪一个当奖励。"""
     rows = []
     for beta in BETAS:
-        row = mean_stats(tables, [optimal_policy(t.logp, getattr(t, by), beta) for t in tables])
+        policies = [optimal_policy(t.logp, getattr(t, by), beta) for t in tables]
+        row = mean_stats(tables, policies)
+        row["entropy"] = mean(entropy_bits(pi) for pi in policies)
         row["value"] = mean(beta * log_partition(t.logp, getattr(t, by), beta) for t in tables)
         rows.append(row)
     return rows
@@ -85,14 +88,22 @@ def gradient_ascent(logp, rewards, beta, steps):
 
 
 def shaken(pi, rng):
-    """π* 附近的另一个策略：每条回答的 log 概率加一点正态噪声，再归一。"""
+    """π* 附近的另一个策略：每条回答的对数概率加一点正态噪声，再归一。"""
     noise = torch.randn(len(pi), generator=rng, dtype=torch.float64)
     return torch.softmax(pi.log() + SHAKE * noise, -1)
 
 
+def kl_spread(table, beta):
+    """β 的最优策略上，k1、k2、k3 的标准差（精确值）。"""
+    pi, spread = optimal_policy(table.logp, table.rm, beta), []
+    for k in kl_estimates(pi.log(), torch.log_softmax(table.logp, -1)):
+        spread.append((pi @ (k - pi @ k) ** 2).sqrt().item())
+    return spread
+
+
 def main():
-    for name, value in (("CHECK_BETA", CHECK_BETA), ("ASCENT_LR", ASCENT_LR), ("SHAKE", SHAKE)):
-        check_number(name, value, 0.01)
+    for name in ("CHECK_BETA", "NEAR_BETA", "ASCENT_LR", "SHAKE"):
+        check_number(name, globals()[name], 0.01)
     check_int("KL_SAMPLES", KL_SAMPLES, 2)
     check_number("NUDGE", NUDGE, 0.001, 0.5)
     check_number("BETAS 里最小的", min(BETAS), 0.001)
@@ -110,10 +121,10 @@ def main():
     by_rm, by_true = sweep(tables, "rm"), sweep(tables, "true")
     rows = [
         [f"{beta:g}", f"{a['rm']:.2f}", f"{a['true']:.2f}", f"{a['valid']:.2f}", f"{a['kl']:.2f}",
-         f"{a['value']:.2f}", f"{b['true']:.2f}", f"{b['kl']:.2f}"]
+         f"{a['entropy']:.1f}", f"{a['value']:.2f}", f"{b['true']:.2f}", f"{b['kl']:.2f}"]
         for beta, a, b in zip(BETAS, by_rm, by_true)
     ]
-    print_table(["β", "RM", "r*", "合格", "KL", "β·log Z", "用 r* 优化：r*", "KL"], rows)
+    print_table(["β", "RM", "r*", "合格", "KL", "熵（bit）", "β·log Z", "用 r* 优化：r*", "KL"], rows)
 
     true = [row["true"] for row in by_rm]
     peak = max(range(len(true)), key=true.__getitem__)
@@ -133,6 +144,11 @@ def main():
         f"奖励换成 r* 本身，β 再小也不会掉：r* 升到 {by_true[-1]['true']:.2f}。过度优化来自 RM 的错，不来自优化。",
         all(a["true"] < b["true"] for a, b in zip(by_true, by_true[1:])) and by_true[-1]["true"] > true[peak],
     )
+    observe(
+        f"还有一样代价：变得单调。π* 的熵在 β = {BETAS[0]:g} 时是 {by_rm[0]['entropy']:.1f} bit，"
+        f"β = {BETAS[-1]:g} 时只剩 {by_rm[-1]['entropy']:.1f} bit：几乎只写一条。",
+        by_rm[-1]["entropy"] < min(1.0, 0.5 * by_rm[0]["entropy"]),
+    )
 
     title(f"演示 2：没有别的策略更好（{SUBJECTS[0]}，β = {CHECK_BETA:g}，奖励是 RM 分数）")
     t = tables[0]
@@ -150,7 +166,7 @@ def main():
     values = [objective(pi, t.logp, t.rm, CHECK_BETA) for _, pi in policies]
     gaps = [CHECK_BETA * kl(pi, best) for _, pi in policies]
     rows = [
-        [name, f"{value:.4f}", f"{abs(top - value):.4f}", f"{abs(gap):.4f}"]
+        [name, f"{value:.4f}", f"{round(top - value, 4) + 0.0:.4f}", f"{round(gap, 4) + 0.0:.4f}"]
         for (name, _), value, gap in zip(policies, values, gaps)
     ]
     print_table(["策略 π", "J(π)", "β·log Z - J(π)", "β·KL(π || π*)"], rows)
@@ -164,7 +180,7 @@ def main():
         all(abs(top - value - gap) < 1e-6 for value, gap in zip(values, gaps)),
     )
     observe(
-        f"梯度上升自己走到了同一个地方：{ASCENT_STEPS[-1]} 步后只差 {abs(top - values[-1]):.4f}，"
+        f"梯度上升自己走到了同一个地方：{ASCENT_STEPS[-1]} 步后差不到 {max(0.0, top - values[-1]) + 1e-4:.4f}，"
         f"{ASCENT_STEPS[0]} 步时还差 {top - values[-len(ASCENT_STEPS)]:.2f}。",
         abs(top - values[-1]) < 0.01 and values[-1] > values[-len(ASCENT_STEPS)],
     )
@@ -212,10 +228,11 @@ def main():
         "后面凡是采样量的 KL，都是 k1 的平均。",
         found[0][2] < 0 <= found[2][2] + 1e-9,
     )
+    near = kl_spread(t, NEAR_BETA)
     observe(
-        f"k3 常被说成方差小。离 π_ref 近时是这样；这里离得远，它的标准差是 {found[2][1]:.1f}，k1 是 {found[0][1]:.1f}："
-        "π_ref/π 很大的样本偶尔来一个。",
-        found[2][1] > found[0][1],
+        f"k3 常被说成方差小。离 π_ref 近时是这样：β = {NEAR_BETA:g} 的 π*，标准差 k1 是 {near[0]:.3f}，k3 是 "
+        f"{near[2]:.3f}。这里离得远，k3 是 {found[2][1]:.1f}，k1 是 {found[0][1]:.1f}：π_ref/π 很大的样本偶尔来一个。",
+        found[2][1] > found[0][1] and near[2] < near[0],
     )
 
 

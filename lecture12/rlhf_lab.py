@@ -3,7 +3,7 @@
 第 12 讲 · 工具箱：rlhf_lab —— 拿着奖励模型去优化一个语言模型：RLHF 第三步与 DPO
 ================================================================================
 对应讲义：lectures/lecture12_rlhf.md 第 1 节
-（Ouyang et al. 2022, "InstructGPT"；Schulman et al. 2017, "PPO"；Rafailov et al. 2023, "DPO"）
+（Ouyang et al. 2022, InstructGPT；Schulman et al. 2017, PPO；Rafailov et al. 2023, DPO）
 
 【这里的设定】第 11 讲的三样东西：SFT 模型（起点，也是参照 π_ref）、奖励模型 RM、标注员心里的 r*。
 任务只有 describe："describe : the dogs" → 一句话。一条回答整个算一个动作（bandit），奖励在末尾给一次。
@@ -17,7 +17,7 @@
                 PPO 的损失        -平均( min(ρA, clip(ρ, 1-ε, 1+ε)·A) )，ρ = π/π_old
     DPO 的损失  -log σ( β·log(π(赢)/π_ref(赢)) - β·log(π(输)/π_ref(输)) )
 
-【简化】没有价值函数（critic）：基线就是一批奖励的平均；KL 算在整条回答上，不是逐 token 给；
+【简化】没有价值函数：基线就是一批奖励的平均；KL 算在整条回答上，不是逐 token 给；
 ρ 也是整条回答的；学习率不变。真实的库在这些地方怎样不同，讲义第 9 节有一张表。
 
 直接运行它，会采样几条回答并打分。运行时间：约 3 秒（不算第一次训练），需要 torch。
@@ -37,21 +37,22 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture11"))
 from chat_lab import (
-    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, RM_PROMPTS, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE,
-    bar, check_choice, check_int, check_number, generate, generator, gumbel, human_reward, load_chat_sft,
-    load_reward_model, load_vocab, mean, noun_form, observe, pad, print_table, ranked_answers, response_logprob,
-    run_script, score, setup_torch, title, train_reward_model,
+    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE, bar,
+    check_choice, check_int, check_number, generate, generator, human_reward, load_chat_sft, load_reward_model, mean,
+    noun_form, observe, pad, parse, print_table, ranked_answers, response_logprob, run_script, score, setup_torch,
+    split_polite, title, train_reward_model,
 )
+from farm import R_BROKEN, R_DISAGREES, R_OTHER_ANIMAL, R_WRONG_NUMBER
 
 __all__ = [
-    "ALGORITHMS", "ANIMALS", "ASSISTANT", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
-    "RM_PROMPTS", "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int",
-    "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "frozen_copy", "generate", "generator", "gumbel",
-    "human_reward", "kl_estimates", "load_models", "load_vocab", "mean", "mean_stats", "noun_form", "observe",
-    "on_support", "optimal_policy", "pad", "pairs_of", "pg_loss", "policy_stats", "preference_data", "print_table",
+    "ALGORITHMS", "ANIMALS", "ASSISTANT", "FAULTS", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
+    "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_choice", "check_int", "check_number",
+    "describe_prompt", "dpo_loss", "entropy_bits", "fault_shares", "frozen_copy", "generate", "generator",
+    "human_reward", "kl_estimates", "load_models", "mean", "mean_stats", "noun_form", "observe", "on_support",
+    "optimal_policy", "pad", "pairs_of", "parse", "pg_loss", "policy_stats", "preference_data", "print_table",
     "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses", "score",
-    "scored_support", "seq_logprob", "setup_torch", "support_of", "title", "torch", "train_dpo", "train_pg",
-    "train_reward_model",
+    "scored_support", "seq_logprob", "setup_torch", "split_polite", "support_of", "title", "torch", "train_dpo",
+    "train_pg", "train_reward_model",
 ]
 
 PROMPT_SUBJECTS = [noun_form(animal, plural) for animal in ANIMALS for plural in (False, True)]  # 16 个主语
@@ -59,6 +60,7 @@ N_TEMPLATES = 4  # 提示只用训练时见过的四种说法
 ALGORITHMS = ("reinforce", "ppo")  # train_pg 认识的算法
 CLIP_NORM = 1.0  # 梯度裁剪：整个梯度的长度不超过它
 ROWS_AT_ONCE = 512  # 不求梯度时一批最多多少条序列
+FAULTS = {"读不通": R_BROKEN, "别的动物": R_OTHER_ANIMAL, "单复数不对": R_WRONG_NUMBER, "动词不一致": R_DISAGREES}
 
 
 # ==============================================================================
@@ -72,7 +74,7 @@ def load_models(log=None):
 
 
 def frozen_copy(model):
-    """一份不再变的复制品：π_ref 与 π_old 就是它。"""
+    """一份不再变的复制品，给 π_ref 用。"""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
@@ -97,7 +99,7 @@ def random_prompts(rng, n):
 # ==============================================================================
 def seq_logprob(model, vocab, prompts, responses):
     """
-    每条回答的 log π(y | x)，(N,)，有梯度：回答各词与 </s> 的 log 概率之**和**（不是平均）。
+    每条回答的 log π(y | x)，(N,)，有梯度：回答各词与 </s> 的 对数概率之**和**（不是平均）。
 
     没停下的回答（末尾是 "…"）去掉 "…"，也没有 </s> 那一项。一次前向：右边补 <pad>，补的位置不计。
     """
@@ -133,7 +135,7 @@ def support_of(model, vocab, subj, n_samples, seed, batch=2000):
     """
     采样 n_samples 次，留下**不同的**、停下来的回答，按第一次出现的次序。
 
-    【返回】(responses, logp, total)：logp 是精确的 log π(y | x)；total 是它们的总概率（覆盖率，< 1）。
+    【返回】(responses, logp, total)：logp 是精确的 log π(y | x)；total 是它们的总概率（< 1）。
     """
     check_int("n_samples", n_samples, 1)
     check_int("batch", batch, 1)
@@ -150,7 +152,7 @@ def support_of(model, vocab, subj, n_samples, seed, batch=2000):
 
 
 class Support(NamedTuple):
-    """一道题的支撑集：回答、log π_ref（精确值）、RM 分数、r*、是否合格（0/1），后四个是张量；total 是覆盖率。"""
+    """一道题的支撑集：回答、log π_ref（精确值）、RM 分数、r*、是否合格（0/1），中间四个是张量；total 是总概率。"""
 
     responses: list
     logp: torch.Tensor
@@ -241,15 +243,16 @@ def pg_loss(logp, logp_old, advantage, algo, clip):
 
 
 def train_pg(policy, ref, vocab, reward_fn, steps, beta, algo="reinforce", batch=64, lr=1e-4, ppo_epochs=4, clip=0.2,
-             seed=0, callback=None, every=0, log=None):
+             seed=0, callback=None, every=0, log=None, fresh_kl=False):
     """
     就地训练 policy，走 steps 步；每一步采样 batch 条回答。
 
         R = r - β·(log π_old(y) - log π_ref(y))；  A = R - 这一批 R 的平均
-        REINFORCE 每批更新一次；PPO 每批更新 ppo_epochs 次。
+        REINFORCE 每批更新一次；PPO 每批更新 ppo_epochs 次，A 用的是采样时的 π_old，不再变。
+        fresh_kl = True：每次更新都用现在的 π 重算 R 与 A（只有 02 的演示 3 用它）。
 
     【参数】reward_fn(prompts, subjects, responses) → 数的列表；callback(走完的步数)，每 every 步叫一次
-    （every = 0 不叫）；log：一个列表，给了就往里加每次更新的 (步, 第几轮, ρ 的最小值, 最大值, 出界的比例)。
+    （every = 0 不叫）；log：一个列表，给了就往里加每次更新的 (步, 第几次, ρ 的最小值, 最大值, 出界的比例)。
     【边界】β < 0、未知的 algo、batch < 2（只有一条，减去平均就是 0）：ValueError。
     """
     check_choice("algo", algo, ALGORITHMS)
@@ -273,7 +276,8 @@ def train_pg(policy, ref, vocab, reward_fn, steps, beta, algo="reinforce", batch
             logp = seq_logprob(policy, vocab, prompts, responses)
             if epoch == 0:
                 logp_old = logp.detach()
-                R = reward - beta * (logp_old - logp_ref)
+            if epoch == 0 or fresh_kl:
+                R = reward - beta * (logp.detach() - logp_ref)
                 advantage = R - R.mean()
             if log is not None:
                 ratio = (logp.detach() - logp_old).exp()
@@ -298,23 +302,32 @@ def rm_reward(rm, vocab):
     return lambda prompts, subjects, responses: score(rm, vocab, prompts, responses)
 
 
+def fault_shares(true):
+    """一批回答的 r*（数的列表）里，四种不合格各占多少：{"读不通": …, "别的动物": …, …}。"""
+    return {name: mean(r == value for r in true) for name, value in FAULTS.items()}
+
+
 def rollout_stats(policy, ref, rm, vocab, n, seed):
     """
-    policy 在 n 道随机的题上各答一条：{"rm", "true", "valid", "kl", "nostop", "examples"}。
+    policy 在 n 道随机的题上各答一条：{"rm", "true", "valid", "kl", "nostop", "se", "faults", "answers", "examples"}。
 
-    rm、true、kl 是平均（kl 是 log π - log π_ref 的平均，蒙特卡洛估计 KL(π || π_ref)）；
-    valid、nostop 是比例；examples 是前 4 条回答。
+    rm、true、kl 是平均（kl 是 log π - log π_ref 的平均，蒙特卡洛估计 KL(π || π_ref)）；valid、nostop 是比例；
+    se 是 true 的标准误；faults 是四种不合格各占多少；answers 是 [(subject, 回答)]；examples 是前 4 条回答。
     """
     prompts, subjects = map(list, zip(*random_prompts(random.Random(seed), n)))
     responses = sample_responses(policy, vocab, prompts, generator(seed))
     true = [human_reward(subject, response) for subject, response in zip(subjects, responses)]
     kl = _fixed_logprob(policy, vocab, prompts, responses) - _fixed_logprob(ref, vocab, prompts, responses)
+    average = mean(true)
     return {
         "rm": mean(score(rm, vocab, prompts, responses)),
-        "true": mean(true),
+        "true": average,
         "valid": mean(r > VALID_ABOVE for r in true),
         "kl": mean(kl.tolist()),
         "nostop": mean(bool(response) and response[-1] == UNSTOPPED for response in responses),
+        "se": math.sqrt(mean((r - average) ** 2 for r in true) / n),
+        "faults": fault_shares(true),
+        "answers": list(zip(subjects, responses)),
         "examples": [" ".join(response) for response in responses[:4]],
     }
 
@@ -365,10 +378,10 @@ def _implicit_rewards(policy, vocab, prompts, winners, losers, logp_ref, beta):
 
 def train_dpo(policy, ref, vocab, pairs, beta, epochs=3, batch=64, lr=1e-4, seed=0, callback=None, loss_fn=None):
     """
-    就地训练 policy。pairs 的每一项以 (prompt, 赢的回答, 输的回答) 开头；每轮打乱一次。
+    就地训练 policy。pairs 的每一项以 (prompt, 赢的回答, 输的回答) 开头；每遍打乱一次。
 
     π_ref 不变，所以每条回答的 log π_ref 只算一次。
-    【参数】callback(走完的轮数)；loss_fn(r'(赢) - r'(输)) → (N,) 的损失，默认是 DPO 的 -log σ。
+    【参数】callback(走完的遍数)；loss_fn(r'(赢) - r'(输)) → (N,) 的损失，默认是 DPO 的 -log σ。
     【边界】空的 pairs、β ≤ 0：ValueError。
     """
     check_number("beta", beta, 0, open_low=True)
