@@ -9,10 +9,10 @@ Schaeffer et al. 2025, "How Do Large Language Monkeys Get Their Power (Laws)?"�
 【问题】同一道题让模型答 k 次，至少对一次的概率怎样随 k 涨？为什么论文里画出来是幂律？
 
 【这里的设定】覆盖率（coverage）：一组题里，k 次作答至少有一次过程全对（Sample.sound）的比例。
-单次成功率 p 由 path_probs 精确算出，所以覆盖率也有精确值；旁边再用采样量一遍。
-简化：假设有一个完美的检查者，一组作答里只要有对的，它就认得出来。没有它会怎样，见演示 4 和 02。
+单次正确率 p 由 path_probs 精确算出，所以覆盖率也有精确值；旁边再用采样量一遍。
+简化：假设有一个完美的验证器，一组作答里只要有对的，它就认得出来。没有它会怎样，见演示 4 和 02。
 
-【公式】一道题：           coverage(k) = 1 - (1 - p)^k            失败按指数下降
+【公式】一道题：           1 - (1 - p)^k                          失败按指数下降
         一组题（取平均）：  c(k) = E[1 - (1 - p)^k]
         幂律（power law）： -log c(k) ≈ a · k^(-b)                 论文量到的形状
         局部斜率：          s(k) = Δlog(-log c) / Δlog k           幂律时是常数 -b
@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tts_tools import (
-    ToyLLM, check_int, check_number, coverage, flops, fmt_size, make_problem_set, mean, observe, pass_at_k,
-    path_probs, print_table, run_script, sample_traces, title,
+    ToyLLM, check_ascending, check_counts, check_int, check_number, check_seeds, coverage, flops, fmt_size,
+    make_problem_set, mean, observe, pass_at_k, path_probs, print_table, run_script, sample_traces, title,
 )
 
 SIZES = (1e8, 1e9, 1e10)  # 演示 1：三个模型的参数量，从小到大
@@ -39,7 +39,7 @@ SET_SEED = 20  # 出题的随机种子
 N_SAMPLES = 150  # 演示 1：每题真的采样多少次，用来估计 k ≤ N_SAMPLES 的覆盖率
 SAMPLE_SEED = 21  # 采样的随机种子
 FINE_KS = (1, 3, 10, 30, 100, 300, 1000, 3000)  # 演示 2：看斜率用的 k
-EASY_FLOOR = 0.02  # 演示 2：单次成功率不低于它的题，才算"没有难题"
+EASY_FLOOR = 0.02  # 演示 2：单次正确率不低于它的题，才算"没有难题"
 ALPHAS = (0.3, 1.0)  # 演示 3：难度服从 Beta(α, BETA_B)，α 越小，难题的尾巴越厚
 BETA_B = 1.5  # 演示 3：Beta 分布的第二个参数
 CUTOFF = 0.05  # 演示 3：没有尾巴的一组，p 在 [CUTOFF, 1] 里均匀分布
@@ -66,8 +66,9 @@ def sampled_coverage(size, problems, n, ks, rng):
 
 
 def neg_log_coverage(probs, k):
-    """-log c(k)。c 接近 1 时从失败的概率算起，才不会丢精度。"""
-    return neg_log1m(mean((1 - p) ** k for p in probs))
+    """-log c(k)。c 接近 1 时从失败的概率算起，才不会丢精度；c 很小时直接取对数。"""
+    covered = mean_coverage(probs, k)
+    return -math.log(covered) if covered < 0.5 else neg_log1m(mean((1 - p) ** k for p in probs))
 
 
 def neg_log1m(fail):
@@ -101,17 +102,22 @@ def cell(x, form=".3f"):
 
 
 def main():
-    check_int("N_SAMPLES", N_SAMPLES, 1)
+    for name, sizes in (("SIZES", SIZES), ("LARGE_SIZES", LARGE_SIZES)):
+        for size in check_ascending(name, sizes, 1):
+            check_number(f"{name} 里的规模", size, 1e6, 1e15)
+    for name, ks in (("KS", KS), ("FINE_KS", FINE_KS)):
+        check_counts(name, ks)
+    check_counts("SHRINKS", SHRINKS, 2, 10000)
+    check_int("N_PROBLEMS", N_PROBLEMS, 1, 5000)
+    check_int("MIN_STEPS", MIN_STEPS, 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, 30)
+    check_int("N_SAMPLES", N_SAMPLES, 1, 5000)
     check_number("EASY_FLOOR", EASY_FLOOR, 0, 0.9)
+    for alpha in check_ascending("ALPHAS", ALPHAS, 1):
+        check_number("ALPHAS 里的 α", alpha, 0.01, 10)
+    check_number("BETA_B", BETA_B, 0.01, 10)
     check_number("CUTOFF", CUTOFF, 0, 0.9)
-    check_number("BETA_B", BETA_B, 0, open_low=True)
-    for name, values in (("KS", KS), ("FINE_KS", FINE_KS), ("SHRINKS", SHRINKS)):
-        for value in values:
-            check_int(f"{name} 里的数", value, 2 if name == "SHRINKS" else 1)
-        if len(values) < 2 or list(values) != sorted(set(values)):
-            raise ValueError(f"{name} 应当至少有两个数，从小到大、不重复，收到的是 {values!r}")
-    for alpha in ALPHAS:
-        check_number("ALPHAS 里的 α", alpha, 0, open_low=True)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED)
 
     title(f"演示 1：覆盖率随 k 上升 —— {MIN_STEPS}～{MAX_STEPS} 步的题，精确值与采样值")
     problems = make_problem_set(random.Random(SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
@@ -140,7 +146,7 @@ def main():
     probs = success_probs(SIZES[0], problems)
     easy = [p for p in probs if p >= EASY_FLOOR]
     if not easy:
-        raise ValueError(f"EASY_FLOOR 太高，没有一道题的单次成功率达到它，收到的是 {EASY_FLOOR!r}")
+        raise ValueError(f"EASY_FLOOR 太高，没有一道题的单次正确率达到它，收到的是 {EASY_FLOOR!r}")
     one = min(easy)
     title(f"演示 2：幂律从哪里来 —— {name} 模型，全部 {len(probs)} 题与没有难题的 {len(easy)} 题")
     losses = {
@@ -154,21 +160,22 @@ def main():
         pairs = [(losses[key][i], slope[key][i - 1] if i else None) for key in losses]
         rows.append([k, *(text for loss, s in pairs for text in (cell(loss, ".2g"), cell(s, ".2f")))])
     print_table(["k", "全部 -log c", "斜率", "没有难题 -log c", "斜率", f"一道题（p = {one:.3f}）", "斜率"], rows)
-    flat, steep, half = slope["全部"], slope["没有难题"], (len(FINE_KS) - 1) // 2
-    steepest = -math.inf if steep[-1] is None else steep[-1]
+    flat, steep, lone = slope["全部"], slope["没有难题"], slope["一道题"]
+    steepest, lone_end = (-math.inf if line[-1] is None else line[-1] for line in (steep, lone))
     print("观察：")
     observe(
         f"全部题目：k 涨了 {FINE_KS[-1] // FINE_KS[0]} 倍，斜率只从 {flat[0]:.2f} 走到 {flat[-1]:.2f}；"
-        f"k ≤ {FINE_KS[half + 1]} 的一段（{flat[0]:.2f}～{flat[half]:.2f}）在双对数图上接近直线，这就是“幂律”。",
-        0 > flat[-1] > -1.5 and flat[half] > 2 * flat[0],
+        f"一道题从 {lone[0]:.2f} 掉到 {cell(lone[-1], '.2f')}。弯得这么慢，一段一段看就像直线，像“幂律”。",
+        0 > flat[-1] > 4 * flat[0] and lone_end < 30 * lone[0],
     )
     observe(
-        f"拿掉成功率低于 {EASY_FLOOR} 的题，斜率一路跌到 {steepest:.1f}：没有幂律，只有指数。单独一道题也是这样。",
+        f"拿掉单次正确率低于 {EASY_FLOOR} 的题，斜率一路跌到 {cell(steep[-1], '.1f')}：没有幂律，只有指数。"
+        "单独一道题也是这样。",
         steepest < -10 and steepest < 5 * flat[-1],
     )
     observe(
         "每道题自己都是指数，平均起来却像幂律：k 每涨一截，轮到更难的一批题被解出来，总有更难的在后面排队。"
-        "这里的题有限，队伍会排完，所以斜率终究要变陡；演示 3 的尾巴没有尽头。"
+        "这里斜率还是慢慢变陡：难题的尾巴比幂律薄。演示 3 直接写下尾巴的形状。"
     )
 
     title("演示 3：尾巴决定指数 —— 难度服从已知的分布，局部斜率（精确值）")
@@ -201,7 +208,7 @@ def main():
             outcomes.append((large, tries, many, once))
     goal = {large: many for large, tries, many, _ in outcomes if tries == 1}
     wins = [(many > goal[large], once < goal[large]) for large, tries, many, once in outcomes if tries > 1]
-    print_table(["模型", "每题答几次", "每题 FLOPs", "有完美的检查者", "没有，随便挑一个"], rows)
+    print_table(["模型", "每题答几次", "每题 FLOPs", "有完美的验证器", "没有，随便交一个"], rows)
     print("观察：")
     won = sum(win for win, _ in wins)
     observe(f"算力相同，小模型 {len(wins)} 次里有 {won} 次超过大模型：多答几次比换大模型划算。", won > len(wins) / 2)
@@ -212,7 +219,7 @@ def main():
         f"缩小 {SHRINKS[-1]} 倍只有 {first[SHRINKS[-1]]:.3f}。",
         1 < best < SHRINKS[-1],
     )
-    observe("这要靠检查者。没有它，答多少次都只能随便交一个，每一次都输给大模型。", all(lose for _, lose in wins))
+    observe("这要靠验证器。没有它，答多少次都只能随便交一个，每一次都输给大模型。", all(lose for _, lose in wins))
     observe(
         "Brown et al.（2024）在同样的 FLOPs 下比较 Llama-3 的 8B 与 70B：MiniF2F、GSM8K、MATH 上 8B 的覆盖率总是更高，"
         "CodeContests 上 70B 几乎总是更好。"

@@ -5,7 +5,7 @@
 对应讲义：lectures/lecture02_test_time_scaling.md 第 3 节
 （Wang et al. 2022, "Self-Consistency"；Brown et al. 2024）
 
-【问题】没有检查者，就让 k 次作答投票，票数最多的答案当作最后的答案。k 越大越好吗？
+【问题】没有验证器，就让 k 次作答投票，票数最多的答案当作最后的答案。k 越大越好吗？
 
 【这里的设定】题目短（3～5 步），所以最终答案的分布可以精确算出来（answer_law）。按它的众数
 （mode，概率最大的答案）把题分成两组：对组的众数是正确答案，错组的众数是错答案。两组各自投票。
@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tts_tools import (
-    ToyLLM, answer_law, check_int, check_number, coverage, majority_vote, make_problem_set, mean, observe, print_table,
-    run_script, sample_index, sample_traces, title,
+    ToyLLM, answer_law, check_counts, check_int, check_number, check_seeds, coverage, majority_vote, make_problem_set,
+    mean, observe, print_table, run_script, sample_index, sample_traces, title,
 )
 
 SIZE = 3e9  # 模型的参数量
@@ -82,15 +82,18 @@ def draw_answers(law, n, rng):
 
 
 def main():
-    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, LONGEST)
+    check_counts("KS", KS, high=10000)
+    check_number("SIZE", SIZE, 0, 1e15, open_low=True)
+    check_int("N_PROBLEMS", N_PROBLEMS, 1, 2000)
+    check_int("MIN_STEPS", MIN_STEPS, 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, check_int("LONGEST", LONGEST, 1, 7))
     check_int("TOP", TOP, 1)
-    check_int("POOL", POOL, max(KS))
+    check_int("POOL", POOL, KS[-1], 10000)
     check_number("P_RIGHT", P_RIGHT, 0, 1)
     check_number("P_BUG", P_BUG, 0, 1 - P_RIGHT)
-    check_int("N_RIVALS", N_RIVALS, 1)
-    check_int("N_VOTES", N_VOTES, 1)
-    for k in KS:
-        check_int("KS 里的 k", k, 1)
+    check_int("N_RIVALS", N_RIVALS, 1, 1000)
+    check_int("N_VOTES", N_VOTES, 1, 100000)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED, VOTE_SEED=VOTE_SEED)
     if 3 not in KS:
         raise ValueError(f"KS 里应当有 3（三票有精确值可以对照），收到的是 {KS!r}")
     model = ToyLLM(SIZE)

@@ -8,16 +8,17 @@
 【问题】请一个验证器（verifier）给 N 份作答打分，交分数最高的那份（best-of-N）。N 越大越好吗？
 
 【这里的设定】两个结果验证器（ORM，只给整份作答一个分数）：
-    有噪声的   答案对 1 分、错 0 分，再加噪声 N(0, NOISE)：看得不清，但不偏心；
+    有噪声的   答案对 1 分、错 0 分，再加噪声 N(0, NOISE^2)：看得不清，但不偏心；
     有盲点的   认不出 bug，还嫌它比对的更顺眼：一步 bug 得 BUG_CREDIT 分（略大于 1）。
 同一份作答的噪声是固定的，问再多次也没有新信息。旁边是多数投票、加权投票（同一个答案的分数加起来）、
 以及完美的验证器（就是覆盖率）。题目 4～5 步，所以答案对的概率有精确值。
 简化：真的验证器是训练出来的，盲点来自训练数据；这里的盲点是写进去的，为的是看清楚它怎样被放大。
 
-【公式】best-of-N   y = argmax_{i ≤ N} v(q, y_i)
-        加权投票    answer = argmax_a Σ_i v(q, y_i) · [a_i = a]
+【公式】best-of-N   y = argmax_{i ≤ N} v(x, y_i)
+        加权投票    answer = argmax_a Σ_i max(0, v(x, y_i)) · [a_i = a]
         覆盖率      c(N) = E[1 - (1 - p)^N]
-q 是题目，y_i 是第 i 份作答，a_i 是它的答案，v 是验证器的分数，p 是单次答对的概率。
+        AUC         P(对的一份分数更高)，对的、错的各随便取一份：验证器平均有多准
+x 是题目，y_i 是第 i 份作答，a_i 是它的答案，v 是验证器的分数，p 是单次答对的概率。
 
 运行时间：约 2.5 秒，只用标准库。
 """
@@ -27,8 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tts_tools import (
-    ORM, ToyLLM, answer_law, best_of_n, check_int, coverage, majority_vote, make_problem_set, mean, observe,
-    print_table, run_script, sample_traces, title, weighted_vote,
+    ORM, ToyLLM, answer_law, auc, best_of_n, check_ascending, check_counts, check_int, check_number, check_seeds,
+    coverage, majority_vote, make_problem_set, mean, observe, print_table, run_script, sample_traces, title,
+    weighted_vote,
 )
 
 SIZE = 1e9  # 模型的参数量
@@ -42,6 +44,7 @@ NOISE = 0.6  # 有噪声的验证器：噪声的标准差
 BUG_CREDIT = 1.05  # 有盲点的验证器：一步 bug 得几分（对的一步是 1 分）
 BLIND_NOISE = 0.1  # 有盲点的验证器：噪声的标准差，比上面那个小得多
 ORM_SEED = 27  # 验证器的种子
+FRESH_SEED = 28  # 演示 1 最后一列的种子：同样大的噪声，每份作答另抽一份
 CREDITS = (0.0, 0.5, 0.8, 1.0, 1.05)  # 演示 3：BUG_CREDIT 从看得出到更喜欢
 
 
@@ -75,17 +78,28 @@ def score_all(verifier, problems, pools):
     return [[verifier.score(problem, s.values) for s in pool] for problem, pool in zip(problems, pools)]
 
 
+def mean_auc(pools, scores):
+    """每道有对有错的题上，验证器的 AUC，再对题目取平均。"""
+    labels = [[s.correct for s in pool] for pool in pools]
+    return mean(auc(line, marks) for line, marks in zip(scores, labels) if len(set(marks)) == 2)
+
+
 def print_curves(columns):
     """columns：{列名: 与 NS 等长的数}。"""
     print_table(["N", *columns], [[n, *(f"{column[i]:.3f}" for column in columns.values())] for i, n in enumerate(NS)])
 
 
 def main():
-    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, LONGEST)
-    for n in NS:
-        check_int("NS 里的 N", n, 1)
-    biggest = max(NS)
-    check_int("CREDITS 的个数", len(CREDITS), 2)
+    biggest = check_counts("NS", NS, high=4096)[-1]
+    check_number("SIZE", SIZE, 0, 1e15, open_low=True)
+    check_int("N_PROBLEMS", N_PROBLEMS, 1, 1000)
+    check_int("MIN_STEPS", MIN_STEPS, 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, check_int("LONGEST", LONGEST, 1, 7))
+    for name, value in (("NOISE", NOISE), ("BLIND_NOISE", BLIND_NOISE), ("BUG_CREDIT", BUG_CREDIT)):
+        check_number(name, value, 0, 1000)
+    for credit in check_ascending("CREDITS", CREDITS):
+        check_number("CREDITS 里的数", credit, 0, 1000)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED, ORM_SEED=ORM_SEED, FRESH_SEED=FRESH_SEED)
 
     title(f"演示 1：有噪声的验证器（标准差 {NOISE}）—— 正确率随 N 变化")
     model = ToyLLM(SIZE)
@@ -102,7 +116,11 @@ def main():
     noisy = {
         name: [accuracy(problems, pools, choose, n) for n in NS] for name, choose in choosers(pools, scores).items()
     }
-    print_curves({"覆盖率（精确）": exact, "完美验证器": oracle, "多数投票": votes, **noisy})
+    noisy_auc, rng = mean_auc(pools, scores), random.Random(FRESH_SEED)
+    fresh = choosers(pools, [[s.correct + rng.gauss(0, NOISE) for s in pool] for pool in pools])["取最高分"]
+    columns = {"覆盖率（精确）": exact, "完美的验证器": oracle, "多数投票": votes, **noisy}
+    columns["噪声各自独立"] = free = [accuracy(problems, pools, fresh, n) for n in NS]
+    print_curves(columns)
     top, weighted = noisy["取最高分"], noisy["加权投票"]
     gap = max(abs(a - b) for a, b in zip(exact, oracle))
     print("观察：")
@@ -113,9 +131,16 @@ def main():
     )
     observe(
         f"分数加在票上更好：N = {biggest} 时加权投票 {weighted[-1]:.3f}，取最高分 {top[-1]:.3f}，"
-        f"多数投票 {votes[-1]:.3f}。错的写法有许多种，每种各有一份固定的噪声，N 越大，越容易碰上一份噪声特别大的错答。",
+        f"多数投票 {votes[-1]:.3f}。",
         weighted[-1] > top[-1] and weighted[-1] > votes[-1] + 0.05,
     )
+    observe(
+        f"最后一列：同样取最高分，每份作答的噪声各自独立，就有 {free[-1]:.3f}。相同的作答共用一份固定的噪声时，"
+        "对的写法只有几种，只抽到几份噪声；错的写法有上百种，总有一份特别大。",
+        free[-1] > top[-1] + 0.1,
+    )
+    error = 0.5 / len(problems) ** 0.5
+    observe(f"N = {biggest} 时每题只有一段，一格是 {len(problems)} 个 0 或 1 的平均，标准误最多 {error:.3f}。")
 
     title(f"演示 2：有盲点的验证器 —— bug 得 {BUG_CREDIT} 分，噪声只有 {BLIND_NOISE}")
     scores = score_all(ORM(BLIND_NOISE, BUG_CREDIT, seed=ORM_SEED), problems, pools)
@@ -132,6 +157,8 @@ def main():
     ]
     print_curves({"覆盖率（精确）": exact, "多数投票": votes, **blind, "交出的作答里有 bug": bugs})
     peak = max(range(len(NS)), key=top_blind.__getitem__)
+    blind_auc = mean_auc(pools, scores)
+    print(f"  平均准确率（AUC）：这个验证器 {blind_auc:.3f}，演示 1 的 {noisy_auc:.3f}")
     print("观察：")
     observe(
         f"先升后降：N = {NS[peak]} 时最高（{top_blind[peak]:.3f}），N = {biggest} 时只有 {top_blind[-1]:.3f}，"
@@ -140,8 +167,13 @@ def main():
     )
     observe(
         f"挑得越狠，挑中的越是验证器的盲点：交出的作答里有 bug 的，从 {bugs[0]:.2f} 到 {bugs[-1]:.2f}。"
-        "这就是过度优化（over-optimisation）。",
+        "这就是过度优化（overoptimization）。",
         bugs[-1] > bugs[0] + 0.15,
+    )
+    observe(
+        f"它噪声小得多，平均却更不准：AUC 是 {blind_auc:.3f}，有噪声的那个是 {noisy_auc:.3f}。"
+        "错处全是 bug 的作答有许多，都骗得过它。",
+        0.5 < blind_auc < noisy_auc - 0.05,
     )
     worst = min(weighted[-1] - votes[-1], weighted_blind[-1] - votes[-1])
     observe(
@@ -164,7 +196,7 @@ def main():
     observe(
         f"bug 只得 {mild:g} 分：{ends[1][0]:.3f}，几乎没有损失（{ends[0][0]:.3f}）；"
         f"得 {CREDITS[-1]:g} 分：{ends[-1][0]:.3f}。要命的不是给错半分，而是错的排到了对的前面。",
-        ends[1][0] > ends[0][0] - 0.15 and ends[-1][0] < 0.3 * ends[1][0],
+        ends[1][0] > ends[0][0] - 0.03 and ends[-1][0] < 0.3 * ends[1][0],
     )
     observe(
         f"最稳不等于最好：bug 得 {mild:g} 分时，加权投票（{ends[1][1]:.3f}）不如取最高分。它只给 bug 打了折，"

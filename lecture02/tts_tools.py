@@ -18,30 +18,59 @@
 第 2、4 讲的脚本只从这里导入；toy world 的零件从 lecture01/toy_llm.py 转手出去。
 运行时间：工具箱不单独运行，只用标准库。
 """
+import itertools
 import math
 import random
 import sys
 from collections import defaultdict
+from functools import lru_cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
-    CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, REF_SIZE, WIDTH, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar,
-    check_ascending, check_choice, check_int, check_number, display_width, extend_trace, fmt_size, make_problem,
-    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, softmax,
-    step_hardness, title,
+    CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar, check_ascending,
+    check_choice, check_int, check_number, extend_trace, fmt_size, make_problem, make_problem_set, mean, observe, pad,
+    pass_at_k, path_probs, print_table, run_script, sample_index, softmax, step_hardness, title,
 )
 
 __all__ = [
     # 从 toy_llm 转手出去的
-    "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "REF_SIZE", "WIDTH", "Problem", "Sample", "Step", "ToyLLM",
-    "apply_bug", "apply_op", "bar", "check_ascending", "check_choice", "check_int", "check_number", "display_width",
-    "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k",
-    "path_probs", "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
+    "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "Problem", "Sample", "Step", "ToyLLM", "apply_bug", "apply_op",
+    "bar", "check_ascending", "check_choice", "check_int", "check_number", "extend_trace", "fmt_size", "make_problem",
+    "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs", "print_table", "run_script",
+    "sample_index", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
-    "ORM", "PRM", "Meter", "answer_law", "beam_search", "best_of_n", "coverage", "flops", "is_rounded",
-    "majority_vote", "sample_traces", "weighted_vote",
+    "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_counts", "check_levels",
+    "check_seeds", "coverage", "flops", "is_rounded", "majority_vote", "sample_traces", "weighted_vote",
 ]
+
+
+# ==============================================================================
+# 零、检查脚本顶部的常数（toy_llm 的 check_int 等之外，这一讲还常用的三种）
+# ==============================================================================
+def check_counts(name, values, low=1, high=10**6, at_least=2):
+    """检查 values 是至少 at_least 个整数，都在 [low, high] 里，从小到大、不重复；返回它。"""
+    for value in check_ascending(name, values, at_least):
+        check_int(f"{name} 里的数", value, low, high)
+    return values
+
+
+def check_levels(name, levels, low, high):
+    """检查 levels 是 {"易": (从, 到), "中": …, "难": …}，每一段都在 [low, high] 里；返回它。"""
+    if not isinstance(levels, dict) or list(levels) != ["易", "中", "难"]:
+        raise ValueError(f"{name} 应当依次有易、中、难三段，收到的是 {levels!r}")
+    for level, span in levels.items():
+        if not isinstance(span, (tuple, list)) or len(span) != 2:
+            raise ValueError(f"{name} 的“{level}”应当是（从, 到）两个数，收到的是 {span!r}")
+        start = check_number(f"{name} 的“{level}”的下端", span[0], low)
+        check_number(f"{name} 的“{level}”的上端", span[1], start, high)
+    return levels
+
+
+def check_seeds(**seeds):
+    """检查每个种子都是整数：check_seeds(SET_SEED=SET_SEED, …)。"""
+    for name, seed in seeds.items():
+        check_int(name, seed)
 
 
 # ==============================================================================
@@ -58,8 +87,8 @@ def flops(size, steps):
     """
     生成 steps 步的算力：2 × 参数量 × 步数（前向一次，每个参数一乘一加；一步当作一个 token）。
     """
-    check_number("size", size, 0, open_low=True)
-    return 2 * size * check_number("steps", steps, 0)
+    check_number("size", size, 0, 1e30, open_low=True)
+    return 2 * size * check_number("steps", steps, 0, 1e30)
 
 
 def sample_traces(model, problem, n, rng, temperature=1.0, meter=None):
@@ -73,7 +102,7 @@ def sample_traces(model, problem, n, rng, temperature=1.0, meter=None):
 
 def coverage(p, k):
     """
-    覆盖率（coverage，也就是 pass@k 的真值）：单次成功率是 p 时，k 次里至少成功一次的概率
+    覆盖率（coverage，也就是 pass@k 的真值）：单次正确率是 p 时，k 次里至少答对一次的概率
     1 - (1 - p)^k。写成 -expm1(k·log1p(-p))，p 很小、k 很大时也不丢精度。
     """
     check_number("p", p, 0, 1)
@@ -89,7 +118,7 @@ def answer_law(model, problem):
 
     【思路】一步一步往前推：现在的值是 x 的概率是 w，下一步有三种做法、六种手滑，把 w 分给它们。
     两条路走到同一个值就并在一起，所以"错误互相抵消、碰巧答对"也算在内：law[problem.answer()]
-    就是 Sample.correct 的概率。步数每多 1，可能的值大约多 5 倍，6 步以上就很慢。
+    就是 Sample.correct 的概率。步数每多 1，可能的值多 2～4 倍，6 步以上就很慢。
     """
     law = {problem.start: 1.0}
     for i, step in enumerate(problem.steps):
@@ -125,14 +154,14 @@ def weighted_vote(answers, weights):
 
     负的权重按 0 算；权重全是 0 时退回多数投票。总权重用 fsum 相加，所以与顺序无关；
     平票时取最先达到最高总权重的那个，也就是它最后一张有效票投得最早。
-    【边界】answers 是空的、两者不等长、权重是 NaN 或无穷：ValueError。
+    【边界】answers 是空的、两者不等长、权重是 NaN、无穷或绝对值超过 1e300：ValueError。
     """
     if not answers:
         raise ValueError("answers 应当至少有一个候选答案，收到的是空的")
     if len(answers) != len(weights):
         raise ValueError(f"weights 应当与 answers 等长（{len(answers)}），收到的长度是 {len(weights)}")
-    if not all(map(math.isfinite, weights)):
-        raise ValueError(f"weights 应当都是有限的数，收到的是 {weights!r}")
+    if not (max(map(abs, weights)) <= 1e300 and all(map(math.isfinite, weights))):  # 再大，加起来会溢出
+        raise ValueError(f"weights 应当都是有限的数，绝对值 ≤ 1e300，收到的是 {weights!r}")
     if max(weights) <= 0:
         weights = [1] * len(answers)
     ballots, last = defaultdict(list), {}
@@ -149,18 +178,26 @@ def best_of_n(samples, scores):
     """
     best-of-N：返回分数最高的那份作答（同分取最先的）。
 
-    【边界】samples 是空的，或两者不等长：ValueError。
+    【边界】samples 是空的、两者不等长、分数里有 NaN：ValueError。
     """
     if not samples:
         raise ValueError("samples 应当至少有一份作答，收到的是空的")
     if len(samples) != len(scores):
         raise ValueError(f"scores 应当与 samples 等长（{len(samples)}），收到的长度是 {len(scores)}")
+    if any(map(math.isnan, scores)):
+        raise ValueError(f"scores 应当都能比大小，收到的里面有 NaN：{scores!r}")
     return samples[max(range(len(samples)), key=scores.__getitem__)]
 
 
 # ==============================================================================
 # 三、验证器
 # ==============================================================================
+@lru_cache(maxsize=1 << 16)  # 种子相同、只差噪声大小或得分的验证器，抽到的是同一份噪声，不必再抽
+def _unit_noise(text):
+    """标准正态的一个数，由 text 决定。"""
+    return random.Random(text).gauss(0, 1)
+
+
 class _Verifier:
     """
     ORM 与 PRM 共用的部分：怎样看一步，怎样取噪声。
@@ -194,7 +231,7 @@ class _Verifier:
         """噪声只由这串文字决定，与询问的次序、次数和 PYTHONHASHSEED 都无关。"""
         if self.noise == 0:
             return 0.0
-        return random.Random(f"{type(self).__name__}|{self.seed}|{text}|{values}").gauss(0, self.noise)
+        return self.noise * _unit_noise(f"{type(self).__name__}|{self.seed}|{text}|{values}")
 
     def score(self, problem, values):
         """给作答 values（写下的值，列表或元组）打分；同样的输入永远是同样的分数。"""
@@ -219,7 +256,7 @@ class ORM(_Verifier):
     结果验证器（outcome reward model）：只给**做完的**作答一个分数。
 
     答案对：1 分。答案错：各步得分的乘积，所以 bug_credit = 0 时是 0 分；bug_credit > 0 时，
-    错处全是 bug 的作答看上去也像对的。再加一份噪声 N(0, noise)。
+    错处全是 bug 的作答看上去也像对的。再加一份噪声 N(0, noise^2)。
     两个错误抵消、碰巧答对的作答，它也给 1 分：它看的是结果。
     """
 
@@ -237,7 +274,7 @@ class PRM(_Verifier):
     """
     过程验证器（process reward model）：给每一步打分，所以没做完的前缀也有分数。
 
-    一步的分数 = 得分 + N(0, noise)，小于 FLOOR 的按 FLOOR 算；前缀的分数是各步分数的乘积。
+    一步的分数 = 得分 + N(0, noise^2)，小于 FLOOR 的按 FLOOR 算；前缀的分数是各步分数的乘积。
     """
 
     FLOOR = 0.01  # 一步的最低分：乘积里不留 0，才分得出坏与更坏
@@ -254,6 +291,27 @@ class PRM(_Verifier):
         return [after / before for before, after in zip(prefixes, prefixes[1:])]
 
 
+def auc(scores, labels):
+    """
+    平均准确率的一种：随便取一份对的、一份错的，对的那份分数更高的概率（并列算一半；ROC 曲线下的面积）。
+
+    【参数】scores 是分数，labels 与它等长，真就是对的。
+    【边界】只有对的或只有错的：ValueError。
+    """
+    n_right = sum(map(bool, labels))
+    if not 0 < n_right < len(labels) or len(scores) != len(labels):
+        raise ValueError(f"labels 应当与 scores 等长，有对有错，收到的是 {len(labels)} 份里 {n_right} 份对")
+    below, wins = 0, 0.0
+    ranked = sorted(zip(scores, map(bool, labels)))
+    for _, tied in itertools.groupby(ranked, key=lambda pair: pair[0]):
+        group = [label for _, label in tied]
+        right = sum(group)
+        wrong = len(group) - right
+        wins += right * (below + wrong / 2)
+        below += wrong
+    return wins / (n_right * (len(labels) - n_right))
+
+
 # ==============================================================================
 # 四、搜索
 # ==============================================================================
@@ -263,8 +321,9 @@ def beam_search(model, problem, prm, n, keep, rng, temperature=1.0, meter=None):
     每个前缀接着写 n / keep 个。最后一步不再淘汰，返回 n 份做完的作答（Sample 的列表）。
 
     生成的步数正好是 n × n_steps，与独立作答 n 次相同。n = keep 时没有选择的余地，就是独立作答。
-    【边界】n 应当是 keep 的倍数，否则 ValueError。
+    【边界】n 不是 keep 的倍数，或题目一步也没有：ValueError。
     """
+    check_int("problem 的步数", problem.n_steps, 1)
     check_int("n", n, 1)
     check_int("keep", keep, 1, n)
     if n % keep:
