@@ -80,8 +80,11 @@ def score_all(verifier, problems, pools):
 
 def mean_auc(pools, scores):
     """每道有对有错的题上，验证器的 AUC，再对题目取平均。"""
-    labels = [[s.correct for s in pool] for pool in pools]
-    return mean(auc(line, marks) for line, marks in zip(scores, labels) if len(set(marks)) == 2)
+    pairs = [(line, [s.correct for s in pool]) for line, pool in zip(scores, pools)]
+    values = [auc(line, labels) for line, labels in pairs if len(set(labels)) == 2]
+    if not values:
+        raise ValueError(f"SIZE = {SIZE:g}、N_PROBLEMS = {N_PROBLEMS} 时没有一道题有对有错：换一个规模，或多出些题")
+    return mean(values)
 
 
 def print_curves(columns):
