@@ -178,7 +178,7 @@ def lecture04_self_correction(figure):
     critics = {
         "标准答案说“停”": (lambda p, sample: not sample.correct, s.redo),
         "每次都重做": (lambda p, sample: True, s.redo),
-        "逼着换答案": (lambda p, sample: rng.random() < s.PRESS, s.forced_change),
+        "逼问，必须换": (lambda p, sample: rng.random() < s.PRESS, s.forced_change),
     }
     ax = axes(figure, "修正了几轮", "正确率", range(s.ROUNDS + 1), (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0))
     for style, (name, (says_wrong, revise)) in enumerate(critics.items()):
@@ -190,7 +190,7 @@ def lecture04_rlef(figure):
     s = script("lecture04/02_rlef.py")
     model = s.ToyLLM(s.MODEL_SIZE)
     problems = s.make_problem_set(random.Random(s.TRAIN_SET_SEED), s.N_PROBLEMS, s.MIN_STEPS, s.MAX_STEPS)
-    ax = axes(figure, "训练轮次", "σ(θ)：修的概率", range(0, s.EPOCHS + 1, 5), SHARES)
+    ax = axes(figure, "训练了几遍", "σ(θ)：修的概率", range(0, s.EPOCHS + 1, 5), SHARES)
     runs = (("真的反馈", "true", s.TRAIN_SEED), ("随机的反馈", "random", s.RANDOM_TRAIN_SEED))
     for style, (name, feedback, seed) in enumerate(runs):
         _, log = s.train(model, problems, random.Random(seed), feedback)
