@@ -89,7 +89,7 @@ def by_task(graded):
 
 
 def reach(curve, j):
-    """第 j 列（0 格式，1 内容）要几条示范才到 ENOUGH：在相邻两档之间按 log n 插值。一直没到是 0。"""
+    """第 j 列（0 格式，1 内容）要几条示范才到 ENOUGH：在相邻两档之间按 log n 插值。一直没到，或头一档就到了，是 0。"""
     for a, b in zip(DEMO_COUNTS, DEMO_COUNTS[1:]):
         low, high = curve[a][j], curve[b][j]
         if low < ENOUGH <= high:
@@ -129,10 +129,12 @@ def main():
     print_table(["示范数 n", "步数", "格式", "内容", "留出的说法：格式", "留出的说法：内容"], rows)
     few, middle, many = DEMO_COUNTS[0], DEMO_COUNTS[2], DEMO_COUNTS[-1]
     print("观察：")
+    needed = [reach(curve, j) for j in (0, 1)]
+    form, content = (f"约要 {n} 条示范" if n else "不在这些条数之间" for n in needed)
     observe(
-        f"格式先到：格式到 {ENOUGH} 约要 {reach(curve, 0)} 条示范，内容约要 {reach(curve, 1)} 条。{few} 条时，格式已有 "
-        f"{curve[few][0]:.2f}，内容只有 {curve[few][1]:.2f}。",
-        reach(curve, 0) > 0 and reach(curve, 1) > 2 * reach(curve, 0),
+        f"格式先到：格式到 {ENOUGH} {form}，内容{content}。{few} 条时，格式已有 {curve[few][0]:.2f}，内容只有 "
+        f"{curve[few][1]:.2f}。",
+        needed[0] > 0 and needed[1] > 2 * needed[0],
     )
     early, late = curve[middle][1] - curve[few][1], curve[many][1] - curve[DEMO_COUNTS[3]][1]
     observe(
