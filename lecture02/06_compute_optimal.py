@@ -7,17 +7,19 @@
 
 【问题】(a) 采样的总数固定，怎样分给各题，覆盖率最高？(b) 算力固定，小模型搜索还是大模型答一次？
 
-【这里的设定】(a) 有完美的检查者，成绩是覆盖率，全部是精确值。四种分法：
+【这里的设定】(a) 有完美的验证器，成绩是覆盖率，全部是精确值。五种分法：
     平均        每题一样多；
     真难度分档  按真实的 p 分成几档，同一档一样多，一档一档地加，每次加给平均收益最大的一档；
     猜难度分档  先每题采样 PROBE 份，由 PRM 的分数猜难度，再同样地分。PROBE 份算在总数里；
                 每一档的 p 取自另一组题（校准集），这组题的 p 从没看过；
-    逐题贪心    每次加给 p(1-p)^k 最大的那道题：这是它的上限，因为要知道每一题的 p。
+    逐题贪心    每次加给 p(1-p)^k 最大的那道题：要知道每一题的 p，是事先分好的分法里最好的；
+    做对就停    不用知道 p：大家轮流采样，采一份验一份，做对的停手。用掉的份数按期望算。
 (b) 小模型采样 K 份，由 PRM 挑一份（best-of-N）；大模型是它的 RATIO 倍，只答一次。数过程全对的比例。
 简化：打分不计费；(b) 的 PRM 没有漏洞，但也只用来挑，不用来搜（束搜索见 04，难题上会好得多）。
 
 【公式】边际收益   c(k+1) - c(k) = p(1-p)^k，逐题递减，所以贪心就是最优
-        省下的倍数 平均分配要多少样本才追上 ÷ 实际用的样本
+        做对就停   k 轮里一题期望用掉 (1 - (1-p)^k) / p 份；取 k 使各题的平均正好是预算
+        顶平均几倍 平均分配要多少样本才追上 ÷ 实际用的样本
         等算力     K = M + 3 · (M - 1) / R，R = D_inf / D_pre（训练也算进来；Snell et al. 2024）
 k 是一题已有的样本数，M 是大模型的倍数，D_inf 与 D_pre 是推理与预训练的 token 数。
 
@@ -31,8 +33,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tts_tools import (
-    PRM, ToyLLM, best_of_n, check_int, check_number, coverage, make_problem_set, mean, observe, path_probs,
-    print_table, run_script, sample_traces, title,
+    PRM, ToyLLM, best_of_n, check_ascending, check_counts, check_int, check_number, check_seeds, coverage,
+    first_reaching, make_problem_set, mean, observe, paired_gain, path_probs, print_table, run_script, sample_traces,
+    title,
 )
 
 SIZE = 1e9  # 小模型的参数量
@@ -48,13 +51,14 @@ NOISE = 0.2  # PRM 每一步的噪声（标准差）
 BUG_CREDIT = 0.3  # PRM 给一步 bug 的分
 PRM_SEED = 53  # PRM 的种子
 RATIO = 14  # 演示 3：大模型是小模型的几倍（Snell et al. 2024 约 14 倍）
-RS = (22, 0.79, 0.16)  # 演示 3：R = D_inf / D_pre 的三种取值，也取自那篇论文
-N_DUEL = 100  # 演示 3：题数
+RS = (0.16, 0.79, 22)  # 演示 3：R = D_inf / D_pre 的三种取值，从小到大，也取自那篇论文
+N_DUEL = 400  # 演示 3：题数
+DEEP_EVERY = 4  # 演示 3：K 最大的一列太慢，按难度排好后每这么多题用一题
 DUEL_SEED = 54  # 演示 3：出题与作答的随机种子
 
 
 def success_probs(model, problems):
-    """每道题过程全对的概率 p（精确值）。"""
+    """每道题过程全对的概率 p。"""
     return [math.prod(path_probs(model, problem)) for problem in problems]
 
 
@@ -68,21 +72,17 @@ def greedy(groups, total, start=0):
     """
     把样本一份一份地分给边际收益最大的组，直到分完。
 
-    【参数】groups：每组的 p 的列表（组里每题给得一样多，一轮花掉 len(组) 份）；total：总份数；
-            start：每题已经有的份数，算在 total 里。
+    【参数】groups：每组的 p 的列表（组里每题给得一样多）；start：每题已有的份数，算在总份数 total 里。
     【返回】每组每题的份数。
-    【推导】一组一轮的收益是 Σ p(1-p)^k，平均到一份是 mean(p(1-p)^k)，随 k 递减，所以贪心最优。
     """
     def gain(ps, k):
-        return mean(p * (1 - p) ** k for p in ps)
+        return mean(p * (1 - p) ** k for p in ps)  # 平均到一份的收益，随 k 递减，所以贪心最优
 
-    counts = [start] * len(groups)
-    left = total - start * sum(map(len, groups))
-    heap = [(-gain(ps, start), j) for j, ps in enumerate(groups)]
-    heapq.heapify(heap)
+    counts, left = [start] * len(groups), total - start * sum(map(len, groups))
+    heap = sorted((-gain(ps, start), j) for j, ps in enumerate(groups))
     while heap:
         _, j = heapq.heappop(heap)
-        if len(groups[j]) <= left:
+        if len(groups[j]) <= left:  # 剩下的不够这一组每题再一份：这一组到此为止，留给更小的组
             left -= len(groups[j])
             counts[j] += 1
             heapq.heappush(heap, (-gain(groups[j], counts[j]), j))
@@ -93,7 +93,7 @@ def guess_difficulty(model, problems, rng, prm):
     """
     每题采样 PROBE 份，由 PRM 的步分猜 log p：越大越容易。
 
-    【思路】第 i 步的 p 猜成 (这些样本在第 i 步的分数之和 + 2) / (PROBE + 3)，再把各步的对数加起来。
+    第 i 步的 p 猜成 (这些样本在第 i 步的分数之和 + 2) / (PROBE + 3)，再把各步的对数加起来。
     加 2 与加 3 是平滑：先当作见过 3 次、对了 2 次，免得几份样本全错就猜成 0；题目越长，猜得越难。
     """
     guesses = []
@@ -106,13 +106,12 @@ def guess_difficulty(model, problems, rng, prm):
 
 def uniform_needed(ps, goal):
     """平均分配时，每题要多少份（可以是小数）覆盖率才到 goal。覆盖率随 k 单调上升，用二分法。"""
-    low, high = 0.0, 1.0
-    while mean(coverage(p, high) for p in ps) < goal:
-        high *= 2
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if mean(coverage(p, middle) for p in ps) < goal else (low, middle)
-    return high
+    return first_reaching(lambda k: mean(coverage(p, k) for p in ps), goal)
+
+
+def stop_when_right(ps, budget):
+    """做对就停：轮流采样的轮数 k，使一题期望用掉的 (1 - (1-p)^k) / p 份平均是 budget。"""
+    return first_reaching(lambda k: mean(coverage(p, k) / p for p in ps), budget)
 
 
 def equal_flops_samples(ratio, r):
@@ -121,15 +120,22 @@ def equal_flops_samples(ratio, r):
 
 
 def main():
-    check_int("N_BINS", N_BINS, 3, min(N_PROBLEMS, N_DUEL))
-    check_int("PROBE", PROBE, 1, min(BUDGETS))
-    check_int("RATIO", RATIO, 2)
-    for budget in BUDGETS:
-        check_int("BUDGETS 里的数", budget, 1)
-    for r in RS:
-        check_number("RS 里的 R", r, 0.05)
+    check_int("PROBE", PROBE, 1, check_counts("BUDGETS", BUDGETS, high=2000)[0])
+    check_int("DEEP_EVERY", DEEP_EVERY, 1, check_int("N_DUEL", N_DUEL, 3, 5000))
+    check_int("N_BINS", N_BINS, 3, min(check_int("N_PROBLEMS", N_PROBLEMS, 3, 2000), N_DUEL))
+    check_int("MAX_STEPS", MAX_STEPS, check_int("MIN_STEPS", MIN_STEPS, 1), 30)
+    check_int("RATIO", RATIO, 2, 1000)
+    check_ascending("RS", RS, low=0.05)
+    ks = [equal_flops_samples(RATIO, r) for r in reversed(RS)]
+    check_counts(f"RATIO = {RATIO}、RS = {RS} 算出的 K", ks, high=5000)
+    check_number("SIZE", SIZE, 1e6, 1e15)
+    for name, value in (("NOISE", NOISE), ("BUG_CREDIT", BUG_CREDIT)):
+        check_number(name, value, 0, 1000)
+    check_seeds(SET_SEED=SET_SEED, CALIBRATION_SEED=CALIBRATION_SEED, PROBE_SEED=PROBE_SEED, PRM_SEED=PRM_SEED)
+    check_int("DUEL_SEED", DUEL_SEED)
 
-    title(f"演示 1：{N_PROBLEMS} 题，总样本数固定 —— 四种分法的覆盖率（精确值）")
+    title(f"演示 1：{N_PROBLEMS} 题，总样本数固定 —— 五种分法的覆盖率（精确值）")
+    print("  括号里：平均分配要用几倍的样本才追得上")
     model = ToyLLM(SIZE)
     problems = make_problem_set(random.Random(SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
     known = make_problem_set(random.Random(CALIBRATION_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)
@@ -152,32 +158,31 @@ def main():
             "真难度分档": score(true_bins, greedy([[ps[i] for i in b] for b in true_bins], total)),
             "猜难度分档": score(guess_bins, greedy([[known_ps[i] for i in b] for b in known_bins], total, PROBE)),
             "逐题贪心": score(singles, best_counts[budget]),
+            "做对就停": score(singles, [stop_when_right(ps, budget)] * N_PROBLEMS),
         }
     saved = {b: {name: uniform_needed(ps, value) / b for name, value in line.items()} for b, line in results.items()}
-    rows, names = [], list(results[BUDGETS[0]])[1:]
-    for b, line in results.items():
-        rows.append([f"每题 {b}", *(f"{x:.3f}" for x in line.values()), *(f"{saved[b][n]:.2f}" for n in names)])
-    print_table(["预算", *results[BUDGETS[0]], "真难度省", "猜难度省", "贪心省"], rows)
+    rows = [[f"每题 {b}", *(f"{x:.3f} ({saved[b][s]:.2f})" for s, x in line.items())] for b, line in results.items()]
+    print_table(["预算", *results[BUDGETS[0]]], rows)
     chosen = BUDGETS[len(BUDGETS) // 2]
     line, factor = results[chosen], saved[chosen]
     print("观察：")
     observe(
-        f"每题 {chosen} 份的预算，逐题贪心 {line['逐题贪心']:.3f}，平均 {line['平均']:.3f}；平均分配要多花 "
-        f"{factor['逐题贪心']:.2f} 倍样本才追得上。",
-        factor["逐题贪心"] > 1.2,
+        f"每题 {chosen} 份的预算，平均分配要用到 {factor['逐题贪心']:.2f} 倍的样本才追得上逐题贪心；知道真难度，"
+        f"只分 {N_BINS} 档就拿到大部分好处（{factor['真难度分档']:.2f} 倍）。",
+        factor["逐题贪心"] > 1.2 and factor["真难度分档"] - 1 > 0.5 * (factor["逐题贪心"] - 1),
     )
     observe(
-        f"知道真难度，只分 {N_BINS} 档就拿到大部分好处：{factor['真难度分档']:.2f} 倍。",
-        factor["真难度分档"] - 1 > 0.5 * (factor["逐题贪心"] - 1),
-    )
-    observe(
-        f"难度靠猜，省 {factor['猜难度分档']:.2f} 倍：只拿回一部分。一来会猜错，二来每题先花掉 {PROBE} 份，"
+        f"难度靠猜，顶 {factor['猜难度分档']:.2f} 倍：只拿回一部分。一来会猜错，二来每题先花掉 {PROBE} 份，"
         "最难的题本来一份也不该给。",
         1.03 < factor["猜难度分档"] < factor["真难度分档"],
     )
     observe(
-        "Snell et al.（2024）按难度选方法，同样的成绩最多省到 1/4（16 对 64 份、64 对 256 份）。"
-        "他们换的是方法，这里只换份数。"
+        f"“贪心最优”只说事先分好、不看结果的分法。采一份验一份、做对就停，不知道任何一题的 p，却到 "
+        f"{line['做对就停']:.3f}（顶 {factor['做对就停']:.2f} 倍）。",
+        line["做对就停"] > line["逐题贪心"] + 0.01,
+    )
+    observe(
+        "Snell et al.（2024）按难度选方法，最多顶 4 倍（16 份对 64 份、64 份对 256 份）。他们换的是方法，这里只换份数。"
     )
 
     title(f"演示 2：样本给了谁 —— 逐题贪心，按真实难度排成 {N_BINS} 档，每题几份")
@@ -198,42 +203,42 @@ def main():
         few.index(max(few)) < many.index(max(many)),
     )
 
-    ks = [equal_flops_samples(RATIO, r) for r in RS]
     large = ToyLLM(SIZE * RATIO)
     title(f"演示 3：等算力 —— {model.name} 采样 K 份由 PRM 挑，还是 {large.name} 答一次（全对的比例）")
-    print("  " + "，".join(f"R = {r:g} 时 K = {k}" for k, r in zip(ks, RS)) + "；格子里写着谁赢")
+    print("  " + "，".join(f"R = {r:g} 时 K = {k}" for k, r in zip(ks, reversed(RS))))
+    print("  K 的几列：小模型比大模型高多少；差在两个标准误以内记“平”")
     rng = random.Random(DUEL_SEED)
     duel = make_problem_set(rng, N_DUEL, MIN_STEPS, MAX_STEPS)
     small_ps, large_ps = success_probs(model, duel), success_probs(large, duel)
-    picked = {k: [] for k in ks}
-    for problem in duel:
-        samples = sample_traces(model, problem, max(ks), rng)
+    bins = split_bins(small_ps, N_BINS)
+    deep = {i for members in bins for i in members[::DEEP_EVERY]}
+    gains = {k: {} for k in ks}  # gains[k][题目的下标] = 小模型全对的比例 - 大模型全对的概率
+    for i, problem in enumerate(duel):
+        here = [k for k in ks if k < ks[-1] or i in deep]
+        samples = sample_traces(model, problem, max(here), rng)
         scores = [prm.score(problem, s.values) for s in samples]
-        for k in ks:
-            parts = [slice(i, i + k) for i in range(0, len(samples) - k + 1, k)]
-            picked[k].append(mean(best_of_n(samples[part], scores[part]).sound for part in parts))
+        for k in here:
+            parts = [slice(j, j + k) for j in range(0, len(samples) - k + 1, k)]
+            gains[k][i] = mean(best_of_n(samples[part], scores[part]).sound for part in parts) - large_ps[i]
     rows, duels = [], []
-    for b, members in enumerate(split_bins(small_ps, N_BINS)):
-        once = mean(large_ps[i] for i in members)
-        search = [mean(picked[k][i] for i in members) for k in ks]
-        duels.append((once, search))
-        rows.append([
-            f"第 {b + 1} 档", f"{mean(small_ps[i] for i in members):.3f}", f"{once:.3f}",
-            *(f"{x:.3f} {'小' if x > once else '大'}" for x in search),
-        ])
-    print_table(["难度", f"{model.name} 一次（精确）", f"{large.name} 一次（精确）", *(f"K = {k}" for k in ks)], rows)
+    for b, members in enumerate(bins):
+        tiny, once = mean(small_ps[i] for i in members), mean(large_ps[i] for i in members)
+        duels.append([paired_gain([gains[k][i] for i in members if i in gains[k]]) for k in ks])
+        cells = (f"{gain:+.3f} {who}" for gain, who in duels[-1])
+        rows.append([f"第 {b + 1} 档", f"{tiny:.3f}", f"{once:.3f}", *cells])
+    headers = [f"{model.name} 单次（精确）", f"{large.name} 单次（精确）", *(f"K = {k}" for k in ks)]
+    print_table(["难度", *headers], rows)
     print("观察：")
-    first = [search[0] - once for once, search in duels]
+    ceiling = mean(coverage(small_ps[i], ks[0]) for i in members)
     observe(
-        f"R = {RS[0]:g} 时胜负随难度翻转：第 2 档小模型高 {first[1]:.3f}，"
-        f"第 {N_BINS} 档大模型高 {-first[-1]:.3f}。",
-        first[1] > 0.1 and first[-1] < -0.01,
+        f"K = {ks[0]} 时胜负随难度翻转：第 1、2 档小模型高 {duels[0][0][0]:.3f} 和 {duels[1][0][0]:.3f}；"
+        f"最难的第 {N_BINS} 档，{ks[0]} 份的覆盖率只有 {ceiling:.3f}（精确），挑得再准也不如大模型单次的 {once:.3f}。",
+        duels[0][0][1] == duels[1][0][1] == "小" and ceiling < once,
     )
-    wins = [sum(search[j] > once for once, search in duels) for j in range(len(RS))]
+    (few, _), (many, _) = duels[-1][:2]
     observe(
-        "预训练也算进来，推理越少，小模型能采样的越多："
-        + "，".join(f"R = {r:g} 时赢 {w} 档" for r, w in zip(RS, wins)) + "。",
-        wins[-1] > wins[0],
+        f"预训练也算进来，推理越少，小模型能采样的越多：K = {ks[0]} → {ks[1]}，最难一档从 {few:+.3f} 到 {many:+.3f}。",
+        many > few + 0.03,
     )
     observe(
         "Snell et al.（2024）：对容易和中等的题、或 R 小的时候，测试时算力胜过大约 14 倍的模型；"

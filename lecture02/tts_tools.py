@@ -41,7 +41,8 @@ __all__ = [
     "sample_index", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
     "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_counts", "check_levels",
-    "check_seeds", "coverage", "flops", "is_rounded", "majority_vote", "sample_traces", "weighted_vote",
+    "check_seeds", "coverage", "first_reaching", "flops", "is_rounded", "majority_vote", "paired_gain",
+    "sample_traces", "weighted_vote",
 ]
 
 
@@ -132,6 +133,26 @@ def answer_law(model, problem):
                 after[value] = after.get(value, 0.0) + w * p
         law = after
     return law
+
+
+def first_reaching(rise, goal, limit=1e12):
+    """上升的函数 rise 最先到 goal 的地方：先倍增，再二分；到 limit 还不到就返回它附近。"""
+    low, high = 0.0, 1.0
+    while rise(high) < goal and high < limit:
+        high *= 2
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rise(middle) < goal else (low, middle)
+    return high
+
+
+def paired_gain(gains):
+    """
+    逐题的差 gains：(平均, 谁赢)。平均在两个标准误以内是“平”（不到两题时也是），否则正的是“小”，负的是“大”。
+    """
+    gain, n = mean(gains), len(gains)
+    error = math.sqrt(math.fsum((x - gain) ** 2 for x in gains) / max(1, n - 1) / n)
+    return gain, "平" if n < 2 or abs(gain) <= 2 * error else "小" if gain > 0 else "大"
 
 
 # ==============================================================================
