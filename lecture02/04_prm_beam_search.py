@@ -227,11 +227,10 @@ def main():
         "Snell et al.（2024，PaLM 2-S*，MATH）：预算小时束搜索赢，预算大时低于 best-of-N；容易的两档里，"
         "束搜索随预算下降，第 3、4 档一直有帮助，第 5 档什么都没用。"
     )
-    drops = [(beam[level, mid][0], beam[level, many][0]) for level in ("中", "难")]
+    before, after = (mean(beam[level, n][0] for level in ("中", "难")) for n in (mid, many))
     observe(
-        f"与论文不同的一点：这里中等题和难题到 N = {many} 也掉了（"
-        + "，".join(f"{before:.3f} → {after:.3f}" for before, after in drops) + "）。",
-        min(before - after for before, after in drops) > 0.02,
+        f"与论文不同的一点：这里不只易题掉，中等题和难题合起来，从 N = {mid} 的 {before:.3f} 掉到 N = {many} 的 {after:.3f}。",
+        before - after > 0.05,
     )
 
 

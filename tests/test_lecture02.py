@@ -14,8 +14,9 @@ from harness import ROOT, load
 from hypothesis import given
 from hypothesis import strategies as st
 from tts_tools import (
-    CARELESS_OFFSETS, ORM, PRM, Meter, Problem, Step, ToyLLM, answer_law, apply_bug, apply_op, beam_search, best_of_n,
-    coverage, flops, is_rounded, majority_vote, make_problem_set, mean, path_probs, sample_traces, weighted_vote,
+    CARELESS_OFFSETS, ORM, PRM, Meter, Problem, Step, ToyLLM, answer_law, apply_bug, apply_op, auc, beam_search,
+    best_of_n, coverage, flops, is_rounded, majority_vote, make_problem_set, mean, paired_gain, path_probs,
+    sample_traces, weighted_vote,
 )
 
 sampling = load("lecture02/01_repeated_sampling.py")
@@ -514,6 +515,97 @@ def test_uniform_needed_inverts_coverage():
 def test_equal_flops_golden_values():
     """K = M + 3(M-1)/R，M = 14（Snell et al. 2024 的三个 R）：手算 15.77、63.4、257.75。"""
     assert [allocating.equal_flops_samples(14, r) for r in (22, 0.79, 0.16)] == [16, 63, 258]
+
+
+# ---- 平均准确率、做对就停、成对的差、检查常数 ----
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=25))
+def test_auc_counts_every_right_wrong_pair(pairs):
+    """把每一对（对的，错的）都比一遍：高记 1，并列记一半。"""
+    right, wrong = [s for s, ok in pairs if ok], [s for s, ok in pairs if not ok]
+    scores, labels = zip(*pairs)
+    if not right or not wrong:
+        with pytest.raises(ValueError, match="labels"):
+            auc(scores, labels)
+        return
+    expected = mean((a > b) + (a == b) / 2 for a in right for b in wrong)
+    assert auc(scores, labels) == pytest.approx(expected)
+
+
+def test_stopping_when_right_uses_the_budget_and_covers_what_it_says():
+    """轮流采样、做对的停手，真的采 400 遍：平均用掉的份数与覆盖率都对得上公式。"""
+    ps, budget, rng = [0.6, 0.2, 0.05, 0.01], 10, random.Random(22)
+    rounds = allocating.stop_when_right(ps, budget)
+    used, solved = [], []
+    for _ in range(400):
+        for p in ps:
+            tries = 1 + int(math.log(1 - rng.random()) / math.log1p(-p))  # 第几次才对：几何分布
+            used.append(min(tries, rounds))
+            solved.append(tries <= rounds)
+    assert abs(mean(used) - budget) < 4 * rounds / math.sqrt(len(used))
+    assert abs(mean(solved) - mean(coverage(p, rounds) for p in ps)) < 4 * 0.5 / math.sqrt(len(solved))
+
+
+def test_paired_gain_calls_a_tie_inside_two_standard_errors():
+    assert paired_gain([0.3, 0.1, 0.2]) == (pytest.approx(0.2), "小")
+    assert paired_gain([-0.3, -0.1, -0.2])[1] == "大" and paired_gain([0.5])[1] == "平"
+    errors = [0.4, -0.3, 0.2, -0.2]  # 平均 0.025，标准误 0.165
+    assert paired_gain(errors)[1] == "平"
+
+
+def test_the_odds_of_a_rounded_step_are_what_sampling_finds():
+    model, rng = ToyLLM(searching.SIZE), random.Random(23)
+    odds, found = [], []
+    for problem in make_problem_set(random.Random(24), 40, 1, 1):
+        odds += searching.hack_odds(model, problem)
+        found += [searching.uses_hack(problem, s) for s in sample_traces(model, problem, 400, rng)]
+    assert 0 < mean(odds) and abs(mean(found) - mean(odds)) < 4 * math.sqrt(mean(odds) / len(found))
+
+
+def test_restarted_chains_find_at_least_what_one_chain_finds():
+    """停手后另起只会多出机会；一次调用一条链时，它就是独立采样 BUDGET 次。"""
+    model, check = ToyLLM(3e9), revising.OwnCheck(0, bug_credit=0.0)
+    problems = make_problem_set(random.Random(25), 25, 4, 6)
+    once = mean(revising.restarted(model, problems, check, 1, random.Random(s), 1) for s in range(20))
+    exact = mean(coverage(math.prod(path_probs(model, p)), revising.BUDGET) for p in problems)
+    assert abs(once - exact) < 4 * math.sqrt(0.25 / (20 * len(problems)))
+    fixed = mean(
+        any(d.sound for d in revising.revise_chain(model, p, check, revising.BUDGET, random.Random(f"{p}{s}")))
+        for p in problems for s in range(10)
+    )
+    again = mean(
+        revising.restarted(model, [p], check, revising.BUDGET, random.Random(f"{p}{s}"), 1)
+        for p in problems for s in range(10)
+    )
+    assert again > fixed  # 同样的种子：第一条链一样，只多了后来的
+
+
+@pytest.mark.parametrize("script, name, value", [
+    (sampling, "KS", 5), (sampling, "SIZES", None), (sampling, "ALPHAS", ()), (sampling, "SHRINKS", (10, 5)),
+    (sampling, "FINE_KS", ("1", "3")), (sampling, "LARGE_SIZES", ()), (sampling, "SET_SEED", None),
+    (sampling, "N_PROBLEMS", "3"), (sampling, "BETA_B", 1e300), (sampling, "MAX_STEPS", 10**30),
+    (voting, "KS", None), (voting, "POOL", "3"), (voting, "MIN_STEPS", "3"), (voting, "VOTE_SEED", 1.5),
+    (verifying, "NS", ()), (verifying, "CREDITS", 5), (verifying, "CREDITS", (1.0, 0.5)), (verifying, "NOISE", 1e300),
+    (searching, "NS", 5), (searching, "LEVELS", {}), (searching, "LEVELS", None), (searching, "KEEP", "4"),
+    (revising, "SPLITS", None), (revising, "LEVELS", {"a": (0, 0)}), (revising, "BUDGET", "16"),
+    (allocating, "BUDGETS", 5), (allocating, "RS", ()), (allocating, "RS", (22, 0.79)), (allocating, "PROBE", None),
+    (allocating, "RATIO", 10**30), (allocating, "N_DUEL", "100"),
+])
+def test_a_bad_constant_is_named_before_anything_is_printed(script, name, value, monkeypatch, capsys):
+    monkeypatch.setattr(script, name, value)
+    with pytest.raises(ValueError, match=f"{name}.*收到的是"):
+        script.main()
+    assert capsys.readouterr().out == ""
+
+
+def test_toolbox_refuses_what_it_cannot_rank_or_search():
+    sample = some_samples(1, 1)[0][1][0]
+    with pytest.raises(ValueError, match="NaN"):
+        best_of_n([sample, sample], [1.0, math.nan])
+    for bad in (math.nan, math.inf, 1e308, 10**400):
+        with pytest.raises(ValueError, match="weights"):
+            weighted_vote([1, 2], [bad, 1.0])
+    with pytest.raises(ValueError, match="步数"):
+        beam_search(ToyLLM(1e9), Problem(3, ()), PRM(0), 4, 2, random.Random(1))
 
 
 # ---- 讲义的"找 bug" ----
