@@ -13,46 +13,46 @@
 他们的 RM 大得多，这里几十步就走完。
 
 【公式】d = √KL(π || π_ref)，G 是 r* 比起点涨了多少。Gao et al. 给出两种不同的形状：
-    best-of-n   G = d·(α - β·d)
-    RL          G = d·(α - β·log d)
-这里的 α、β 是拟合的系数，与 KL 惩罚的 β 无关。
+    best-of-N   G = d·(a - b·d)
+    RL          G = d·(a - b·log d)
+a、b 是拟合的系数（论文里写作 α、β，与 KL 惩罚的 β 无关）。
 
-运行时间：约 25 秒，需要 torch。
+运行时间：约 18 秒，需要 torch。
 """
 import copy
 import math
-import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PREFERENCE_SEEDS, RM_K, check_int, check_number, frozen_copy, load_models, mean, observe, print_table,
-    random_prompts, ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, title, train_pg,
-    train_reward_model,
+    FAULTS, PREFERENCE_SEEDS, RM_K, check_int, check_number, frozen_copy, human_reward, load_models, mean, observe,
+    parse, print_table, ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, split_polite, title,
+    train_pg, train_reward_model,
 )
 
 BETAS = (0.0, 0.1, 0.3)  # 演示 1、2：KL 惩罚的系数，第一个最小（0 是没有惩罚）
-STEPS = 30  # PPO 走多少步
-EVERY = 5  # 每几步量一次
+STEPS = 20  # PPO 走多少步
+EVERY = 4  # 每几步量一次
 BATCH = 64  # 每一步采样多少条
-LR = 3e-4  # 学习率（Adam）
+LR = 6e-4  # 学习率（Adam）
 TRAIN_SEED = 1  # PPO 的随机种子
-EVAL_PROMPTS = 150  # 每次测量用多少道随机的题
+EVAL_PROMPTS = 200  # 每次测量用多少道随机的题
 EVAL_SEED = 77  # 测量的随机种子
 RM_SIZES = (50, 200)  # 演示 3：只用这么多道题的偏好数据训练的 RM
-N_SHOWN = 3  # 演示 4：每个策略给看几条回答
+RM_STEPS = 12  # 演示 3：拿它们当奖励，PPO 走多少步
+N_SHOWN = 2  # 演示 4：每个策略给看几条回答
 
 
-def optimise(sft, ref, rm, vocab, beta):
-    """PPO 优化 rm，返回曲线 [(步数, rollout_stats)]，第一项是起点。"""
+def optimise(sft, ref, rm, vocab, beta, steps=None):
+    """PPO 优化 rm，走 steps 步（默认 STEPS），返回曲线 [(步数, rollout_stats)]，第一项是起点。"""
     policy, curve = copy.deepcopy(sft), []
 
     def measure(step):
         curve.append((step, rollout_stats(policy, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)))
 
     measure(0)
-    train_pg(policy, ref, vocab, rm_reward(rm, vocab), STEPS, beta, "ppo", batch=BATCH, lr=LR, seed=TRAIN_SEED,
+    train_pg(policy, ref, vocab, rm_reward(rm, vocab), steps or STEPS, beta, "ppo", batch=BATCH, lr=LR, seed=TRAIN_SEED,
              callback=measure, every=EVERY)
     return curve
 
@@ -64,7 +64,7 @@ def peak_of(curve):
 
 def fit(curve, shape):
     """
-    最小二乘拟合 G = d·(α - β·shape(d))，返回 (α, β, 均方根误差)。两个未知数，解 2×2 的方程。
+    最小二乘拟合 G = d·(a - b·shape(d))，返回 (a, b, 均方根误差)。两个未知数，解 2×2 的方程。
 
     d 太小的点（起点附近）不用：d = 0 处 G 与公式都是 0，什么也没说。
     """
@@ -76,9 +76,16 @@ def fit(curve, shape):
     aa, ab, bb = (math.fsum(x[i] * x[j] for x in xs) for i, j in ((0, 0), (0, 1), (1, 1)))
     ay, by = (math.fsum(x[i] * gain for x, (_, gain) in zip(xs, points)) for i in (0, 1))
     det = aa * bb - ab * ab
-    alpha, beta = (ay * bb - by * ab) / det, (by * aa - ay * ab) / det
-    errors = [(gain - alpha * x[0] - beta * x[1]) ** 2 for x, (_, gain) in zip(xs, points)]
-    return alpha, beta, math.sqrt(mean(errors))
+    a, b = (ay * bb - by * ab) / det, (by * aa - ay * ab) / det
+    errors = [(gain - a * x[0] - b * x[1]) ** 2 for x, (_, gain) in zip(xs, points)]
+    return a, b, math.sqrt(mean(errors))
+
+
+def habits(stats):
+    """一批回答的毛病与习惯：四种不合格各占多少；读得通的回答里，主语平均几个形容词、有地点的占多少。"""
+    read = [p for p in (parse(split_polite(answer)[1]) for _, answer in stats["answers"]) if p]
+    return {**stats["faults"], "主语的形容词": mean(len(p.adjectives) for p in read) if read else 0.0,
+            "有地点": mean(p.has_place for p in read) if read else 0.0}
 
 
 def true_at_kl(curve, kl):
@@ -95,6 +102,7 @@ def main():
     check_int("STEPS", STEPS, 4 * EVERY)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 4)
     check_int("N_SHOWN", N_SHOWN, 1, 4)
+    check_int("RM_STEPS", RM_STEPS, EVERY, STEPS)
     check_number("LR", LR, 0, 0.01, open_low=True)
     check_int("BETAS 的项数", len(BETAS), 2)
     check_int("RM_SIZES 的项数", len(RM_SIZES), 1)
@@ -122,8 +130,8 @@ def main():
         end["rm"] > at_peak["rm"] > start["rm"] and end["rm"] > free[-2][1]["rm"],
     )
     observe(
-        f"r* 在第 {peak[0]} 步到顶（{peak[1]:.2f}），最后是 {end['true']:.2f}，比起点的 {start['true']:.2f} 还低："
-        f"合格的只剩 {end['valid']:.2f}。",
+        f"r* 在第 {peak[0]} 步就到顶（{peak[1]:.2f}；每 {EVERY} 步才量一次），最后是 {end['true']:.2f}，"
+        f"比起点的 {start['true']:.2f} 还低：合格的只剩 {end['valid']:.2f}。",
         peak[1] > start["true"] + 0.3 and end["true"] < start["true"],
     )
 
@@ -151,47 +159,56 @@ def main():
         + "。换几个训练种子，多数时候惩罚重的高，也有一样的，所以不当结论。"
     )
     observe(
-        f"Gao et al. 的 RL 公式拟合这条曲线：α = {rl[0]:.2f}，β = {rl[1]:.2f}，误差 {rl[2]:.2f}；"
-        f"best-of-n 的公式：α = {bon[0]:.2f}，β = {bon[1]:.2f}，误差 {bon[2]:.2f}。"
-        "两个都只有两个系数，这条曲线太短，分不出谁对。"
+        "Gao et al. 的两个公式拟合这条曲线，误差差不多（"
+        + "；".join(f"{name}：a = {a:.2f}，b = {b:.2f}，误差 {error:.2f}" for name, (a, b, error) in (
+            ("RL", rl), ("best-of-N", bon)))
+        + "），点太少，分不出谁对。"
     )
-    observe("两个公式都给出向下弯的曲线：拟合的 β 都是正的。", rl[1] > 0 and bon[1] > 0)
+    observe("两个公式都给出向下弯的曲线：拟合的 b 都是正的。", rl[1] > 0 and bon[1] > 0)
 
     title(f"演示 3：RM 的训练数据少一些（{name_free}）")
     rankings = ranked_answers(sft, vocab, max(RM_SIZES), RM_K, *PREFERENCE_SEEDS)
     by_size = {}
     for size in sorted(RM_SIZES):
         small = train_reward_model(sft, vocab, rankings[:size], log=False).requires_grad_(False)
-        by_size[f"{size} 道题"] = optimise(sft, ref, small, vocab, BETAS[0])
-    by_size["第 11 讲的 RM"] = free
+        by_size[f"{size} 道题"] = optimise(sft, ref, small, vocab, BETAS[0], RM_STEPS)
+    by_size["第 11 讲的 RM"] = [(step, stats) for step, stats in free if step <= RM_STEPS]
     rows = []
     for name, curve in by_size.items():
-        step, best = peak_of(curve)
+        step, best = peak_of(curve[1:])
         rows.append([name, f"{best:.2f}", str(step), f"{mean(s['true'] for _, s in curve[1:]):.2f}",
                      f"{curve[-1][1]['true']:.2f}", f"{curve[-1][1]['valid']:.2f}", f"{curve[-1][1]['kl']:.1f}"])
-    print_table(["RM 的偏好数据", "最高的 r*", "在第几步", "一路平均的 r*", "最后的 r*", "合格", "KL"], rows)
-    worst = by_size[rows[0][0]]
+    print_table(["RM 的偏好数据", "训练后最高的 r*", "在第几步", "一路平均的 r*", "最后的 r*", "合格", "KL"], rows)
     print("观察：")
     observe(
         f"数据少的 RM 更差：{rows[0][0]}的，一路平均的 r* 是 {rows[0][3]}，最高只到 {rows[0][1]}；"
         f"{rows[-1][0]}，是 {rows[-1][3]}，到过 {rows[-1][1]}。",
-        float(rows[0][3]) < float(rows[-1][3]) - 0.3 and peak_of(worst)[1] < peak[1],
+        float(rows[0][3]) < float(rows[-1][3]) - 0.3 and float(rows[0][1]) < float(rows[-1][1]),
     )
 
-    title("演示 4：推过头的策略在写什么（同样的几道题）")
-    subjects = [subject for _, subject in random_prompts(random.Random(EVAL_SEED), EVAL_PROMPTS)]
-    shown = [("起点", start), (f"β = {BETAS[-1]:g}", tight[-1][1]), (name_free, end)]
-    rows = []
-    for name, stats in shown:
-        for subject, text in zip(subjects, stats["examples"][:N_SHOWN]):
-            rows.append([name, subject, text if len(text) < 60 else text[:57] + "..."])
-    print_table(["策略", "题", "回答"], rows)
-    words = {name: mean(len(text.split()) for text in stats["examples"]) for name, stats in shown}
+    title("演示 4：推过头的策略在写什么")
+    shown = {"起点": start, f"β = {BETAS[-1]:g}": tight[-1][1], name_free: end}
+    rows = [[name, subject, " ".join(answer)[:56]] for name, stats in shown.items()
+            for subject, answer in stats["answers"][:N_SHOWN]]
+    print_table(["策略", "题", "回答（太长的截断）"], rows)
+    wrong = [" → ".join((subject, " ".join(answer))) for subject, answer in end["answers"]
+             if human_reward(subject, answer) == FAULTS["别的动物"]]
+    print(f"  {name_free} 写错动物的一条：{wrong[0] if wrong else '没有'}\n")
+    kinds = {name: habits(stats) for name, stats in shown.items()}
+    before, after = kinds["起点"], kinds[name_free]
+    print_table([f"{EVAL_PROMPTS} 条回答里", *kinds],
+                [[key, *(f"{kind[key]:.2f}" for kind in kinds.values())] for key in before])
     print("观察：")
     observe(
-        f"{name_free} 的策略（合格 {end['valid']:.2f}）堆形容词、加地点，主语和单复数就随它去了（这几条平均 "
-        f"{words[shown[-1][0]]:.0f} 个词，起点 {words['起点']:.0f} 个）：它去的正是 RM 看不见的地方。",
-        end["valid"] < 0.6,
+        f"{name_free} 的策略堆形容词、加地点：主语的形容词从 {before['主语的形容词']:.1f} 个到 "
+        f"{after['主语的形容词']:.1f} 个，有地点的从 {before['有地点']:.0%} 到 {after['有地点']:.0%}。",
+        after["主语的形容词"] > before["主语的形容词"] + 1 and after["有地点"] > before["有地点"] + 0.3,
+    )
+    sins = [name for name in FAULTS if after[name] > before[name] + 0.03]
+    observe(
+        "不合格的也多起来：" + "，".join(f"{name} {before[name]:.0%} → {after[name]:.0%}" for name in FAULTS)
+        + "。它去的正是 RM 看不见的地方（第 11 讲 06）。",
+        len(sins) >= 2 and math.fsum(after[name] - before[name] for name in FAULTS) > 0.2,
     )
     observe(
         "Singhal et al.（2023）在真实的 RLHF 里量过：只用“回答有多长”当奖励，几乎赶得上真的 RM（WebGPT 上胜率 56% "

@@ -1,14 +1,14 @@
 """
 ================================================================================
-第 12 讲 · 06：赢了差距，丢了好答案 —— 似然位移（likelihood displacement）与 IPO
+第 12 讲 · 06：差拉开了，好答案丢了 —— 似然位移（likelihood displacement）与 IPO
 ================================================================================
 对应讲义：lectures/lecture12_rlhf.md 第 7 节
-（Razin et al. 2024, "Unintentional Unalignment"；Pal et al. 2024, "Smaug"；Azar et al. 2023, "IPO"）
+（Razin et al. 2024, "Unintentional Unalignment"；Pal et al. 2024, Smaug；Azar et al. 2023, IPO）
 
 【问题】DPO 要"赢家的概率比输家高"。赢家自己的概率会升吗？
 
 【这里的设定】演示 1、2：用偏好数据训练 DPO，一路量赢家、输家的 log π，再看概率搬到哪里去了；演示 1 只跟踪
-在自己的题里从没输过的赢家。演示 3：一次只训练一对，看两条回答有多像要不要紧；再把同样的对放进表格
+在自己的题里从没输过的赢家，旁边放一条 SFT 随便写的回答（它平均一定降：-KL(π_ref || π)）。演示 3：一次只训练一对，看两条回答有多像要不要紧；再把同样的对放进表格
 （每条回答一个 logit），看是不是共享参数在作怪。演示 4：标签从不矛盾时各停在哪里（两条回答的闭式解）。
 简化：相似度只数共同的词（Razin et al. 用隐藏向量，叫 CHES）；演示 2 的赢、输把一个主语的四种说法合在一起
 数，概率只在 "describe" 那一种说法下量。
@@ -28,18 +28,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, bar, check_int, check_number, describe_prompt, frozen_copy, load_models, mean, observe,
-    preference_data, print_table, rollout_stats, run_script, seq_logprob, setup_torch, support_of, title, torch,
-    train_dpo,
+    PROMPT_SUBJECTS, bar, check_int, check_number, describe_prompt, frozen_copy, generator, load_models, mean, observe,
+    preference_data, print_table, rollout_stats, run_script, sample_responses, seq_logprob, setup_torch, support_of,
+    title, torch, train_dpo,
 )
 
 BETA = 0.1  # DPO 的 β
 N_PROMPTS, K = 300, 4  # 偏好数据：多少道题，每题几条回答
 DATA_SEEDS = (1, 11, 21)  # 偏好数据的种子：提示、采样、标注
-EPOCHS = 3  # 走几轮
+EPOCHS = 3  # 走几遍
 LR = 2e-4  # 学习率（Adam）
 TRAIN_SEED = 1  # 打乱次序的随机种子
 N_PROBE = 400  # 一路跟踪多少对（赢家从没输过的）
+FRESH_SEED, SHORT, LONG = 5, 6, 8  # 演示 1：随便写的回答的种子；赢家少于几个词算短、至少几个词算长
 EVAL_PROMPTS, EVAL_SEED = 300, 77  # 量 r*、KL：多少道随机的题，随机种子
 N_SUBJECTS = 6  # 演示 2：在几道题的支撑集上看概率去了哪里
 SUPPORT_SAMPLES, SUPPORT_SEED = 1000, 1  # 演示 2：收集支撑集时每题采样几次，随机种子
@@ -113,7 +114,7 @@ def main():
     for name, high in (("BETA", None), ("LR", 0.01), ("FLIP", 0.5), ("IPO_TAU", None), ("TABLE_STEP", 1),
                        ("ALWAYS_LR", None)):
         check_number(name, globals()[name], 0, high, open_low=True)
-    for name in ("EPOCHS", "N_PROBE", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
+    for name in ("EPOCHS", "N_PROBE", "SHORT", "LONG", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
         check_int(name, globals()[name], 1)
     check_int("N_SUBJECTS", N_SUBJECTS, 1, len(PROMPT_SUBJECTS))
     for name, low, high in (("DATA_SEEDS", 3, 3), ("DPO_BETAS", 2, None), ("ALWAYS_STEPS", 2, None)):
@@ -132,30 +133,40 @@ def main():
     losers = {(tuple(prompt), tuple(loser)) for prompt, _, loser, _ in pairs}
     probe = [pair for pair in pairs if (tuple(pair[0]), tuple(pair[1])) not in losers][:N_PROBE]
     policy, track = copy.deepcopy(sft), []
-    base = [logprobs(ref, vocab, probe, side) for side in (1, 2)]
+    prompts = [p[0] for p in probe]
+    drawn = list(zip(prompts, sample_responses(sft, vocab, prompts, generator(FRESH_SEED))))
+    watched = ((probe, 1), (probe, 2), (drawn, 1))
+    base = [logprobs(ref, vocab, *which) for which in watched]
 
     def measure(epoch):
-        win, lose = (logprobs(policy, vocab, probe, side) - base[side - 1] for side in (1, 2))
+        moves = [logprobs(policy, vocab, *which) - start for which, start in zip(watched, base)]
         stats = rollout_stats(policy, ref, rm, vocab, EVAL_PROMPTS, EVAL_SEED)
-        track.append((epoch, win.mean().item(), lose.mean().item(), (win < 0).double().mean().item(),
-                      stats["true"], stats["kl"]))
+        track.append((epoch, *(move.mean().item() for move in moves), (moves[0] < 0).double().mean().item(),
+                      stats["true"], stats["kl"], moves[0].tolist()))
 
     measure(0)
     train_dpo(policy, ref, vocab, pairs, BETA, epochs=EPOCHS, lr=LR, seed=TRAIN_SEED, callback=measure)
-    rows = [[str(epoch), *(f"{round(x, 2) + 0.0:.2f}" for x in (win, lose, win - lose, *rest))]
-            for epoch, win, lose, *rest in track]
-    print_table(["轮", "log π(赢) 变化", "log π(输) 变化", "差 h", "赢家降了的比例", "r*", "KL"], rows)
-    win, lose, fell, true = track[-1][1:5]
+    print("  前三列是 log π 的平均变化")
+    print_table(["遍", "赢家", "输家", "SFT 随便写的", "差 h", "赢家降了的比例", "r*", "KL"],
+                [[str(epoch), *(f"{round(x, 2) + 0.0:.2f}" for x in (win, lose, free, win - lose, *rest[:3]))]
+                 for epoch, win, lose, free, *rest in track])
+    win, lose, free, fell, true, _, changes = track[-1][1:]
+    lengths = [len(p[1]) for p in probe]
+    short, long = ([x for x, n in zip(changes, lengths) if (n < SHORT if small else n >= LONG)] for small in (1, 0))
+    if not short or not long:
+        raise ValueError(f"SHORT 与 LONG 应当让两边都有赢家，收到的是 {SHORT} 和 {LONG}")
     print("观察：")
     observe(
-        f"这 {len(probe)} 对（赢家在自己的题里从没输过）的差 h 一轮比一轮大，最后 {win - lose:.1f}，看上去都好。",
+        f"这 {len(probe)} 对（赢家在自己的题里从没输过）的差 h 一遍比一遍大，最后 {win - lose:.1f}，看上去都好。",
         all(a[1] - a[2] < b[1] - b[2] for a, b in zip(track, track[1:])),
     )
     observe(
-        f"可是赢家自己的 log π 也在降（{win:.1f}），只是输家降得更多（{lose:.1f}）；{fell:.0%} 的赢家比训练前更少见。",
-        lose < win < -0.5 and fell > 0.5,
+        f"可是赢家自己也在降（{win:.1f}，{fell:.0%} 比训练前少见），输家降得更多（{lose:.1f}）。SFT 随便写的一条平均降 "
+        f"{-free:.1f}：赢家降得比它少。降得多的是短的赢家：少于 {SHORT} 个词的 {mean(short):.1f}，{LONG} 个词以上的 "
+        f"{mean(long):.1f}。",
+        max(lose, free) < win < -0.5 and fell > 0.5 and mean(short) < mean(long) - 1,
     )
-    observe(f"r* 从 {track[0][4]:.2f} 到 {true:.2f}。赢家降了，不等于策略一定变坏：要看概率搬到了哪里。")
+    observe(f"r* 从 {track[0][5]:.2f} 到 {true:.2f}。赢家降了，不等于策略一定变坏：要看概率搬到了哪里。")
 
     title(f"演示 2：概率搬到哪里去了（{N_SUBJECTS} 道题的支撑集：SFT 采样 {SUPPORT_SAMPLES} 次见过的回答）")
     kinds = {(True, False): "数据里只赢不输", (True, True): "数据里又赢又输", (False, True): "数据里只输不赢",
@@ -215,7 +226,7 @@ def main():
         min(rises[:2]) > 0 > win,
     )
     observe(
-        f"同样的差 h 放进表格，三行的赢家都升（{min(in_table):.1f} 以上）；一起训练，降了的只占 {sunk:.0%}。",
+        f"同样的差 h 放进表格，三行的赢家都升（至少 {math.floor(10 * min(in_table)) / 10:.1f}）；一起训练，降了的只占 {sunk:.0%}。",
         min(in_table) > 0 and sunk < 0.05,
     )
     observe("Razin et al.（2024）：拒答的偏好数据训练后，Llama-3-8B-Instruct 的拒答率反而从 74.4% 降到 33.4%。")
