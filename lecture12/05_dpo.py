@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
     NOISE, check_int, check_number, dpo_loss, frozen_copy, human_reward, load_models, mean, observe, optimal_policy,
     pairs_of, policy_stats, print_table, ranked_answers, rm_reward, rollout_stats, run_script, score, scored_support,
-    setup_torch, title, torch, train_dpo, train_pg, train_reward_model,
+    setup_torch, sigmoid, title, torch, train_dpo, train_pg, train_reward_model,
 )
 
 BETAS = (0.05, 0.1, 0.3, 1.0)  # DPO 的 β
@@ -62,11 +62,6 @@ def margins(policy, ref, vocab, pairs, beta):
     with torch.no_grad():
         loss, win, lose = dpo_loss(policy, ref, vocab, prompts, winners, losers, beta)
     return (win - lose).tolist(), loss.item(), win.mean().item() / beta, lose.mean().item() / beta
-
-
-def weight(margin):
-    """损失的梯度里，差为 margin 的一对的权重 σ(-margin)。"""
-    return 1 / (1 + math.exp(margin)) if margin < 700 else 0.0
 
 
 def accuracy(differences):
@@ -122,7 +117,7 @@ def main():
     check_int("BETAS 的项数", len(BETAS), 3)
     setup_torch()
 
-    title("演示 1：起点 —— policy 就是 π_ref 的时候")
+    title("演示 1：从 policy = π_ref 出发，损失与权重")
     sft, rm, vocab = load_models()
     ref = frozen_copy(sft)
     rankings = ranked_answers(sft, vocab, N_PROMPTS, K, *DATA_SEEDS)
@@ -141,18 +136,19 @@ def main():
                   callback=watch if beta == second else None)
     print_table(
         [f"β = {second:g}", "损失", "βh = r'(赢) - r'(输)", "平均权重 σ(-βh)", "最小的权重", "最大的"],
-        [[name, f"{loss:.4f}", f"{round(mean(m), 3) + 0.0:.3f}", f"{mean(map(weight, m)):.3f}",
-          f"{weight(max(m)):.2f}", f"{weight(min(m)):.2f}"] for name, m, loss, *_ in track],
+        [[name, f"{loss:.4f}", f"{round(mean(m), 3) + 0.0:.3f}", f"{mean(sigmoid(-x) for x in m):.3f}",
+          f"{sigmoid(-max(m)):.2f}", f"{sigmoid(-min(m)):.2f}"] for name, m, loss, *_ in track],
     )
+    last = track[-1][1]
     print("观察：")
     observe(
         f"起点的损失是 ln 2 = {math.log(2):.4f}，每一对的权重都是一半：DPO 还不知道谁好。",
         abs(track[0][2] - math.log(2)) < 1e-5,
     )
     observe(
-        f"训练以后，βh 平均升到 {mean(track[-1][1]):.2f}，平均权重降到 {mean(map(weight, track[-1][1])):.2f}："
-        f"已经排对很多的对不再用力；还排错的，权重到 {weight(min(track[-1][1])):.2f}。",
-        track[-1][2] < track[0][2] and mean(map(weight, track[-1][1])) < 0.5 < weight(min(track[-1][1])),
+        f"训练以后，βh 平均升到 {mean(last):.2f}，平均权重降到 {mean(sigmoid(-x) for x in last):.2f}："
+        f"已经排对很多的对不再用力；还排错的，权重到 {sigmoid(-min(last)):.2f}。",
+        track[-1][2] < track[0][2] and mean(sigmoid(-x) for x in last) < 0.5 < sigmoid(-min(last)),
     )
 
     title(f"演示 2：β 管走多远（{len(pairs)} 对，{EPOCHS} 遍）")
@@ -171,7 +167,7 @@ def main():
     rows += [["第 11 讲的 RM", f"{rm_accuracy:.2f}", *["—"] * 5], ["总选长的", f"{by_length:.2f}", *["—"] * 5]]
     print_table(["新题上", "排序准确率", "log π(赢) 变化", "log π(输) 变化", "r*", "合格", "KL"], rows)
     print(f"  r* 量了 {EVAL_PROMPTS} 条，标准误最大 {max(run['se'] for run in runs.values()):.2f}")
-    near, far = min(run["true"] for run in list(runs.values())[:-1]), runs[BETAS[-1]]
+    near, far = [run["true"] for run in runs.values()][:-1], runs[BETAS[-1]]
     print("观察：")
     observe(
         f"β 越小走得越远：KL 从 β = {BETAS[-1]:g} 的 {runs[BETAS[-1]]['kl']:.2f} 到 β = {BETAS[0]:g} 的 "
@@ -179,9 +175,9 @@ def main():
         all(runs[a]["kl"] > runs[b]["kl"] for a, b in zip(BETAS, BETAS[1:])),
     )
     observe(
-        f"没有奖励模型，也没有采样，r* 从 {start['true']:.2f} 升到 {near:.2f} 以上（β = {BETAS[0]:g}～{BETAS[-2]:g}，"
+        f"没有奖励模型，也没有采样，r* 从 {start['true']:.2f} 升到 {min(near):.2f}～{max(near):.2f}（β = {BETAS[0]:g}～{BETAS[-2]:g}，"
         f"这几个差不多）；β = {BETAS[-1]:g} 走得太近，只有 {far['true']:.2f}。",
-        near > far["true"] > start["true"] + 0.2,
+        min(near) > far["true"] > start["true"] + 0.2,
     )
     accs = [run["acc"] for run in runs.values()]
     observe(

@@ -7,9 +7,10 @@
 
 【问题】DPO 要"赢家的概率比输家高"。赢家自己的概率会升吗？
 
-【这里的设定】演示 1、2：用偏好数据训练 DPO，一路量赢家、输家的 log π，再看概率搬到哪里去了；演示 1 只跟踪
-在自己的题里从没输过的赢家，旁边放一条 SFT 随便写的回答（它平均一定降：-KL(π_ref || π)）。演示 3：一次只训练一对，看两条回答有多像要不要紧；再把同样的对放进表格
-（每条回答一个 logit），看是不是共享参数在作怪。演示 4：标签从不矛盾时各停在哪里（两条回答的闭式解）。
+【这里的设定】演示 1、2：用偏好数据训练 DPO，一路量赢家、输家的 log π，再看概率搬到哪里去了。演示 1 只跟踪
+在自己的题里从没输过的赢家，旁边放 SFT 随便写的回答：它平均一定降，E[log π 的变化] = -KL(π_ref || π) ≤ 0。
+演示 3：一次只训练一对，看两条回答有多像要不要紧；再把同样的对放进表格（每条回答一个 logit），看是不是共享
+参数在作怪。演示 4：标签从不矛盾时各停在哪里（两条回答的闭式解）。
 简化：相似度只数共同的词（Razin et al. 用隐藏向量，叫 CHES）；演示 2 的赢、输把一个主语的四种说法合在一起
 数，概率只在 "describe" 那一种说法下量。
 
@@ -29,27 +30,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
     PROMPT_SUBJECTS, bar, check_int, check_number, describe_prompt, frozen_copy, generator, load_models, mean, observe,
-    preference_data, print_table, rollout_stats, run_script, sample_responses, seq_logprob, setup_torch, support_of,
-    title, torch, train_dpo,
+    preference_data, print_table, rollout_stats, run_script, sample_responses, seq_logprob, setup_torch, sigmoid,
+    support_of, title, torch, train_dpo,
 )
 
 BETA = 0.1  # DPO 的 β
 N_PROMPTS, K = 300, 4  # 偏好数据：多少道题，每题几条回答
 DATA_SEEDS = (1, 11, 21)  # 偏好数据的种子：提示、采样、标注
-EPOCHS = 3  # 走几遍
-LR = 2e-4  # 学习率（Adam）
+EPOCHS, LR = 3, 2e-4  # 走几遍，学习率（Adam）
 TRAIN_SEED = 1  # 打乱次序的随机种子
 N_PROBE = 400  # 一路跟踪多少对（赢家从没输过的）
-FRESH_SEED, SHORT, LONG = 5, 6, 8  # 演示 1：随便写的回答的种子；赢家少于几个词算短、至少几个词算长
+FRESH_SEED = 5  # 演示 1：SFT 随便写回答的随机种子
 EVAL_PROMPTS, EVAL_SEED = 300, 77  # 量 r*、KL：多少道随机的题，随机种子
 N_SUBJECTS = 6  # 演示 2：在几道题的支撑集上看概率去了哪里
 SUPPORT_SAMPLES, SUPPORT_SEED = 1000, 1  # 演示 2：收集支撑集时每题采样几次，随机种子
 N_SINGLE, SINGLE_STEPS = 30, 10  # 演示 3：最像的、最不像的各取多少对，一次训练一对，每一对下降多少步
 TABLE_STEP, TABLE_MAX = 0.1, 20_000  # 演示 3：表格里平均每步让一对的差走多远，最多下降多少步
-ALWAYS_STEPS = (100, 1_000, 10_000, 100_000)  # 演示 4：看下降了多少步的时候
-ALWAYS_LR = 0.1  # 演示 4：学习率（变量是 h）
-DPO_BETAS = (0.1, 1.0)  # 演示 4：DPO 的 β
-FLIP, IPO_TAU = 0.1, 0.5  # 演示 4：cDPO 假定的标错比例 ε，IPO 的 τ
+ALWAYS_STEPS, ALWAYS_LR = (100, 1_000, 10_000, 100_000), 0.1  # 演示 4：看下降了多少步的时候，学习率（变量是 h）
+DPO_BETAS, FLIP, IPO_TAU = (0.1, 1.0), 0.1, 0.5  # 演示 4：DPO 的 β，cDPO 假定的标错比例 ε，IPO 的 τ
 
 
 def logprobs(policy, vocab, pairs, side):
@@ -94,10 +92,6 @@ def tabular_change(ref, vocab, pairs, until, watch=None):
     raise ValueError(f"TABLE_MAX 应当大一些：走了 {TABLE_MAX!r} 步，差还没有到 {until:.1f}")
 
 
-def sigmoid(x):
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
-
-
 def descend(slope, steps):
     """从 h = 0 开始的梯度下降，返回 steps 里每个步数时的 h。"""
     h, seen = 0.0, {}
@@ -114,7 +108,7 @@ def main():
     for name, high in (("BETA", None), ("LR", 0.01), ("FLIP", 0.5), ("IPO_TAU", None), ("TABLE_STEP", 1),
                        ("ALWAYS_LR", None)):
         check_number(name, globals()[name], 0, high, open_low=True)
-    for name in ("EPOCHS", "N_PROBE", "SHORT", "LONG", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
+    for name in ("EPOCHS", "N_PROBE", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
         check_int(name, globals()[name], 1)
     check_int("N_SUBJECTS", N_SUBJECTS, 1, len(PROMPT_SUBJECTS))
     for name, low, high in (("DATA_SEEDS", 3, 3), ("DPO_BETAS", 2, None), ("ALWAYS_STEPS", 2, None)):
@@ -125,7 +119,7 @@ def main():
         check_number("DPO_BETAS 的每一项", beta, 0, open_low=True)
     setup_torch()
 
-    title(f"演示 1：差在升，赢家在降（DPO，β = {BETA:g}）")
+    title(f"演示 1：差在升，赢家在降（DPO，β = {BETA:g}；log π 是平均的变化）")
     sft, rm, vocab = load_models()
     ref = frozen_copy(sft)
     pairs, _ = preference_data(sft, vocab, N_PROMPTS, K, *DATA_SEEDS)
@@ -146,15 +140,12 @@ def main():
 
     measure(0)
     train_dpo(policy, ref, vocab, pairs, BETA, epochs=EPOCHS, lr=LR, seed=TRAIN_SEED, callback=measure)
-    print("  前三列是 log π 的平均变化")
-    print_table(["遍", "赢家", "输家", "SFT 随便写的", "差 h", "赢家降了的比例", "r*", "KL"],
+    print_table(["遍", "log π：赢家", "输家", "SFT 随便写的", "差 h", "赢家降了的比例", "r*", "KL"],
                 [[str(epoch), *(f"{round(x, 2) + 0.0:.2f}" for x in (win, lose, free, win - lose, *rest[:3]))]
                  for epoch, win, lose, free, *rest in track])
-    win, lose, free, fell, true, _, changes = track[-1][1:]
-    lengths = [len(p[1]) for p in probe]
-    short, long = ([x for x, n in zip(changes, lengths) if (n < SHORT if small else n >= LONG)] for small in (1, 0))
-    if not short or not long:
-        raise ValueError(f"SHORT 与 LONG 应当让两边都有赢家，收到的是 {SHORT} 和 {LONG}")
+    win, lose, free, fell, *_, changes = track[-1][1:]
+    ordered = [change for _, change in sorted(zip((len(p[1]) for p in probe), changes), key=lambda pair: pair[0])]
+    short, long = mean(ordered[: -(-len(probe) // 2)]), mean(ordered[len(probe) // 2 :])
     print("观察：")
     observe(
         f"这 {len(probe)} 对（赢家在自己的题里从没输过）的差 h 一遍比一遍大，最后 {win - lose:.1f}，看上去都好。",
@@ -162,11 +153,9 @@ def main():
     )
     observe(
         f"可是赢家自己也在降（{win:.1f}，{fell:.0%} 比训练前少见），输家降得更多（{lose:.1f}）。SFT 随便写的一条平均降 "
-        f"{-free:.1f}：赢家降得比它少。降得多的是短的赢家：少于 {SHORT} 个词的 {mean(short):.1f}，{LONG} 个词以上的 "
-        f"{mean(long):.1f}。",
-        max(lose, free) < win < -0.5 and fell > 0.5 and mean(short) < mean(long) - 1,
+        f"{-free:.1f}：赢家降得比它少。降得多的是短的赢家：短的一半 {short:.1f}，长的一半 {long:.1f}。",
+        max(lose, free) < win < -0.5 and fell > 0.5 and short < long,
     )
-    observe(f"r* 从 {track[0][5]:.2f} 到 {true:.2f}。赢家降了，不等于策略一定变坏：要看概率搬到了哪里。")
 
     title(f"演示 2：概率搬到哪里去了（{N_SUBJECTS} 道题的支撑集：SFT 采样 {SUPPORT_SAMPLES} 次见过的回答）")
     kinds = {(True, False): "数据里只赢不输", (True, True): "数据里又赢又输", (False, True): "数据里只输不赢",
@@ -183,8 +172,8 @@ def main():
         mass["支撑集之外"] = [1 - math.fsum(m[k] for m in mass.values()) for k in (0, 1)]
         masses.append(mass)
     share = {name: [mean(mass[name][k] for mass in masses) for k in (0, 1)] for name in masses[0]}
-    rows = [[name, f"{before:.3f}", f"{now:.3f}", bar(now) or "—"] for name, (before, now) in share.items()]
-    print_table(["回答", "训练前的概率", "训练后的概率", "画出来"], rows)
+    print_table(["回答", "训练前的概率", "训练后的概率", "画出来"],
+                [[name, f"{before:.3f}", f"{now:.3f}", bar(now) or "—"] for name, (before, now) in share.items()])
     pure, mixed, _, _, outside = share.values()
     print("观察：")
     observe(
@@ -226,7 +215,8 @@ def main():
         min(rises[:2]) > 0 > win,
     )
     observe(
-        f"同样的差 h 放进表格，三行的赢家都升（至少 {math.floor(10 * min(in_table)) / 10:.1f}）；一起训练，降了的只占 {sunk:.0%}。",
+        f"同样的差 h 放进表格，三行的赢家都升（至少 {math.floor(10 * min(in_table)) / 10:.1f}）；一起训练，降了的只占 "
+        f"{sunk:.0%}。",
         min(in_table) > 0 and sunk < 0.05,
     )
     observe("Razin et al.（2024）：拒答的偏好数据训练后，Llama-3-8B-Instruct 的拒答率反而从 74.4% 降到 33.4%。")

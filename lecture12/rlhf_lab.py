@@ -51,8 +51,8 @@ __all__ = [
     "human_reward", "kl_estimates", "load_models", "mean", "mean_stats", "noun_form", "observe", "on_support",
     "optimal_policy", "pad", "pairs_of", "parse", "pg_loss", "policy_stats", "preference_data", "print_table",
     "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses", "score",
-    "scored_support", "seq_logprob", "setup_torch", "split_polite", "support_of", "title", "torch", "train_dpo",
-    "train_pg", "train_reward_model",
+    "scored_support", "seq_logprob", "setup_torch", "sigmoid", "split_polite", "support_of", "title", "torch",
+    "train_dpo", "train_pg", "train_reward_model",
 ]
 
 PROMPT_SUBJECTS = [noun_form(animal, plural) for animal in ANIMALS for plural in (False, True)]  # 16 个主语
@@ -60,6 +60,7 @@ N_TEMPLATES = 4  # 提示只用训练时见过的四种说法
 ALGORITHMS = ("reinforce", "ppo")  # train_pg 认识的算法
 CLIP_NORM = 1.0  # 梯度裁剪：整个梯度的长度不超过它
 ROWS_AT_ONCE = 512  # 不求梯度时一批最多多少条序列
+# 四种不合格，各是多少分 r*
 FAULTS = {"读不通": R_BROKEN, "别的动物": R_OTHER_ANIMAL, "单复数不对": R_WRONG_NUMBER, "动词不一致": R_DISAGREES}
 
 
@@ -356,11 +357,16 @@ def pairs_of(rankings):
     ]
 
 
+def sigmoid(x):
+    """σ(x) = 1/(1 + e^-x)；x 是普通的数，很负时是 0。"""
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
 def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):
     """
     DPO 的损失 -log σ(r'(赢) - r'(输)) 的平均，r'(y) = β·log(π(y)/π_ref(y)) 是隐式奖励（implicit reward）。
 
-    【返回】(loss, r'(赢) (N,), r'(输) (N,))，后两个不带梯度。policy = ref 时 loss = ln 2。
+    【返回】(loss, r'(赢) (n,), r'(输) (n,))，n 是对数，后两个不带梯度。policy = ref 时 loss = ln 2。
     【边界】β ≤ 0：ValueError（β = 0 时损失恒为 ln 2，什么也学不到）。
     """
     check_number("beta", beta, 0, open_low=True)
