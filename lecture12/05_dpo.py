@@ -175,8 +175,8 @@ def main():
         all(runs[a]["kl"] > runs[b]["kl"] for a, b in zip(BETAS, BETAS[1:])),
     )
     observe(
-        f"没有奖励模型，也没有采样，r* 从 {start['true']:.2f} 升到 {min(near):.2f}～{max(near):.2f}（β = {BETAS[0]:g}～{BETAS[-2]:g}，"
-        f"这几个差不多）；β = {BETAS[-1]:g} 走得太近，只有 {far['true']:.2f}。",
+        f"没有奖励模型，也没有采样，r* 从 {start['true']:.2f} 升到 {min(near):.2f}～{max(near):.2f}"
+        f"（β = {BETAS[0]:g}～{BETAS[-2]:g}，这几个差不多）；β = {BETAS[-1]:g} 走得太近，只有 {far['true']:.2f}。",
         min(near) > far["true"] > start["true"] + 0.2,
     )
     accs = [run["acc"] for run in runs.values()]
