@@ -109,7 +109,7 @@ def main():
         check_counts(name, ks)
     check_counts("SHRINKS", SHRINKS, 2, 10000)
     check_int("N_PROBLEMS", N_PROBLEMS, 1, 5000)
-    check_int("MIN_STEPS", MIN_STEPS, 1)
+    check_int("MIN_STEPS", MIN_STEPS, 1, 30)
     check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, 30)
     check_int("N_SAMPLES", N_SAMPLES, 1, 5000)
     check_number("EASY_FLOOR", EASY_FLOOR, 0, 0.9)

@@ -96,8 +96,8 @@ def main():
     biggest = check_counts("NS", NS, high=4096)[-1]
     check_number("SIZE", SIZE, 0, 1e15, open_low=True)
     check_int("N_PROBLEMS", N_PROBLEMS, 1, 1000)
-    check_int("MIN_STEPS", MIN_STEPS, 1)
-    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, check_int("LONGEST", LONGEST, 1, 7))
+    check_int("MIN_STEPS", MIN_STEPS, 1, check_int("LONGEST", LONGEST, 1, 7))
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS, LONGEST)
     for name, value in (("NOISE", NOISE), ("BLIND_NOISE", BLIND_NOISE), ("BUG_CREDIT", BUG_CREDIT)):
         check_number(name, value, 0, 1000)
     for credit in check_ascending("CREDITS", CREDITS):

@@ -132,7 +132,7 @@ def main():
     check_number("SIZE", SIZE, 0, 1e15, open_low=True)
     check_int("PER_LEVEL", PER_LEVEL, 1, 1000)
     check_int("MAX_DRAWS", MAX_DRAWS, 1, 10**6)
-    check_int("MAX_STEPS", MAX_STEPS, check_int("MIN_STEPS", MIN_STEPS, 1), 30)
+    check_int("MAX_STEPS", MAX_STEPS, check_int("MIN_STEPS", MIN_STEPS, 1, 30), 30)
     check_number("NOISE", NOISE, 0, 1000)
     check_number("BUG_CREDIT", BUG_CREDIT, 0, 1000)
     check_number("HACK_CREDIT", HACK_CREDIT, 0, 1000, open_low=True)

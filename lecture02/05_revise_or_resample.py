@@ -151,7 +151,7 @@ def main():
         if BUDGET % split:
             raise ValueError(f"SPLITS 里的数应当整除 BUDGET = {BUDGET}，收到的是 {split}")
     check_number("SIZE", SIZE, 0, 1e15, open_low=True)
-    check_levels("LEVELS", LEVELS, 0, check_int("N_STEPS", N_STEPS, 1, 30))
+    check_levels("LEVELS", LEVELS, 0, check_int("N_STEPS", N_STEPS, 2, 30))
     for name, value in (("PER_LEVEL", PER_LEVEL), ("REPEATS", REPEATS), ("BLIND_REPEATS", BLIND_REPEATS)):
         check_int(name, value, 1, 1000)
     check_int("MAX_DRAWS", MAX_DRAWS, 1, 10**6)
@@ -235,7 +235,7 @@ def main():
         broke > 0 and abs(broke - mend) < 0.25 * (broke + mend),
     )
     observe(
-        f"覆盖也没有好处：{names[-1]} 是 {blind[-1]['覆盖']:.3f}，独立 {BUDGET} 份是 {blind[0]['覆盖']:.3f}。"
+        f"覆盖也没有好处：{names[-1]} 是 {blind[-1]['覆盖']:.3f}，{names[0]} 是 {blind[0]['覆盖']:.3f}。"
         "稿子之间留着同样的前缀，不如各写各的。",
         blind[-1]["覆盖"] < blind[0]["覆盖"] - 0.05,
     )

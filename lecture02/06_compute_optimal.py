@@ -123,7 +123,7 @@ def main():
     check_int("PROBE", PROBE, 1, check_counts("BUDGETS", BUDGETS, high=2000)[0])
     check_int("DEEP_EVERY", DEEP_EVERY, 1, check_int("N_DUEL", N_DUEL, 3, 5000))
     check_int("N_BINS", N_BINS, 3, min(check_int("N_PROBLEMS", N_PROBLEMS, 3, 2000), N_DUEL))
-    check_int("MAX_STEPS", MAX_STEPS, check_int("MIN_STEPS", MIN_STEPS, 1), 30)
+    check_int("MAX_STEPS", MAX_STEPS, check_int("MIN_STEPS", MIN_STEPS, 1, 30), 30)
     check_int("RATIO", RATIO, 2, 1000)
     check_ascending("RS", RS, low=0.05)
     ks = [equal_flops_samples(RATIO, r) for r in reversed(RS)]

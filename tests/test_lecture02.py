@@ -473,6 +473,7 @@ def test_a_long_chain_stops_right_with_the_closed_form_probability():
             if revising.is_hard(step):
                 r *= p / (p + b)
                 assert apply_bug(step.op, x, step.operand) not in slip  # 否则有些手滑也会被当成 bug 放过
+        assert revising.stop_right(model, problem) == pytest.approx(r)
         rng = random.Random(str(problem))
         chains = [revising.revise_chain(model, problem, check, 400, rng) for _ in range(40)]
         found += [chain[-1].sound for chain in chains]
