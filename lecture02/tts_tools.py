@@ -140,7 +140,7 @@ def first_reaching(rise, goal, limit=1e12):
     low, high = 0.0, 1.0
     while rise(high) < goal and high < limit:
         high *= 2
-    for _ in range(50):
+    for _ in range(30):  # 相对误差约 1e-9
         middle = (low + high) / 2
         low, high = (middle, high) if rise(middle) < goal else (low, middle)
     return high
