@@ -113,7 +113,8 @@ def main():
     print_table(["裁判", *AGREES], [[name, *(f"{x:.3f}" for x in result)] for name, result in results.items()])
     ordered, *kinds = by_kind(pairs)
     valid, mixed = (len(kind) / len(ordered) for kind in kinds)
-    print(f"  （后两列也是与真值一致：只看两条都合格的对，占 {valid:.0%}；只看一条合格、一条不合格的，占 {mixed:.0%}）")
+    print(f"  （后两列也是与真值一致：都合格，只看两条都合格的对，占 {valid:.0%}；")
+    print(f"    一条不合格，只看一条合格、一条不合格的对，占 {mixed:.0%}）")
     ceiling, human, model, longer = results.values()
     print("观察：")
     observe(

@@ -13,7 +13,7 @@
 简化：真实的回答没有这么干净的"一处"，改一处往往牵动别处；真实的 r* 也拆不成 7 样。
 
 【公式】RM 分 ≈ 常数 + Σ_i w_i × 第 i 样成分，w 用最小二乘定；
-    R² = 1 - 残差的方差 / 分数的方差：成分解释掉的那一份。
+    R^2 = 1 - 残差的方差 / 分数的方差：成分解释掉的那一份。
 
 运行时间：约 5 秒，需要 torch。
 """
@@ -98,7 +98,7 @@ def ingredients(subject, answer):
 
 
 def regress(rows, y):
-    """最小二乘 y ≈ 常数 + rows · w。【返回】(w, R²)：R² 是解释掉的方差的比例。"""
+    """最小二乘 y ≈ 常数 + rows · w。【返回】(w, R^2)：R^2 是解释掉的方差的比例。"""
     x, y = torch.tensor([[1, *row] for row in rows], dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
     w = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
     return w[1:].tolist(), 1 - ((y - x @ w).var() / y.var()).item()
@@ -168,12 +168,12 @@ def main():
     phi, y = [ingredients(*case[3:]) for case in good], [case[0] for case in good]
     (plain, fit), (longer, fit_longer) = regress(phi, y), regress([[*x, c[2]] for x, c in zip(phi, good)], y)
     rows = [[item[0], str(item[1]), f"{a:.2f}", f"{b:.2f}"] for item, a, b in zip(INGREDIENTS.items(), plain, longer)]
-    rows += [["长度，每个词", "0", "—", f"{longer[-1]:.2f}"], ["R²", "—", f"{fit:.3f}", f"{fit_longer:.3f}"]]
+    rows += [["长度，每个词", "0", "—", f"{longer[-1]:.2f}"], ["R^2", "—", f"{fit:.3f}", f"{fit_longer:.3f}"]]
     print("\n  合格的回答，分数对各样成分做线性回归：")
     print_table(["成分", "r* 给几分", "RM 给几分", "添上长度"], rows)
     print("观察：")
     observe(
-        f"分数与长度的相关有 {table[1][1]:.2f}，可是它不是在数词：添上长度，R² 只从 {fit:.3f} 到 {fit_longer:.3f}；"
+        f"分数与长度的相关有 {table[1][1]:.2f}，可是它不是在数词：添上长度，R^2 只从 {fit:.3f} 到 {fit_longer:.3f}；"
         f"演示 1 里加一截没用的 and VP，它只有 {useless[0]:.0%} 的时候说更好。它数的是形容词、地点；这些让句子变长。",
         table[1][1] > 0.4 and fit_longer - fit < 0.03 and useless[0] < 0.6,
     )
