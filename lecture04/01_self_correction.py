@@ -7,13 +7,13 @@
 
 【问题】让模型"请再检查一遍"，正确率会升吗？报告里的提升从哪里来？
 
-【这里的设定】模型先答一遍，再修正几轮。每一轮由批评者（critic）说"对"或"错"，说错就再答：
-    重做      没有批评者，每一轮都从头再答一遍，以新的答案为准；
-    逼问      有 PRESS 的机会被告知"一定有错"，再答：可以写回原答案，或必须换一个**不同的**；
+【这里的设定】模型先答一遍，再修正几轮。每一轮由批评者（critic）说"对"或"错"，说错就从头再答：
+    重做      每一轮都再答，以新的答案为准；
+    逼问      不看对错，有 PRESS 的机会说"一定有错"：可以写回原答案，或必须换一个**不同的**；
     标准答案  答案错了才说错（oracle）：对了就停；
     验证器    第 2 讲的 ORM，分数低于 CUT 就说错。噪声越大，批评越不准。
-再答都是同一个模型从头采样：能利用的只有"对"或"错"这一位（bit）信息，没有批评的内容。
-简化：真的模型会看着旧答案改，这里不看（必须换时除外）。"对"指答案对（Sample.correct），碰巧的也算。
+简化：批评只有"对"或"错"，没有内容；真的模型还会看着旧答案改，这里不看（必须换时除外）。
+"对"指答案对（Sample.correct），碰巧的也算。
 
 【公式】A 是正确率；h 是对的被改错的比例（改错率），f 是错的被改对的比例（改对率）：
     A' = A·(1 - h) + (1 - A)·f        重做：h = 1 - A，f = A（单独一道题），A' = A：不动点
@@ -35,8 +35,8 @@ from tts_tools import (
     pass_at_k, print_table, run_script, title,
 )
 
-SIZES = (1e9, 1e10, 1e11)  # 演示 1、2 的模型规模
-MODEL_SIZE = 1e10  # 演示 3、4 的模型规模
+SIZES = (1e9, 1e10, 1e11)  # 演示 1、2：模型的参数量
+MODEL_SIZE = 1e10  # 演示 3、4：模型的参数量
 TEMPERATURE = 0.7  # 采样温度
 N_PROBLEMS = 200  # 多少道题
 MIN_STEPS = 3  # 题目最少几步
@@ -61,7 +61,7 @@ def forced_change(model, problem, old, rng):
     """
     必须换一个不同的答案：一直抽到不同为止（抽了 MAX_REDRAWS 次还一样，就留着旧的）。
 
-    【简化】重抽多少次都只记一次调用：旧答案若真是错的，它白白排除了一个错的答案。
+    【简化】重抽多少次都只记一次调用：旧答案若真是错的，等于免费排除了一个错的答案。
     """
     for _ in range(MAX_REDRAWS):
         new = model.generate(problem, rng, TEMPERATURE)
@@ -124,9 +124,8 @@ def row_of(name, how, log):
 def main():
     check_ascending("SIZES", SIZES, low=1)
     check_ascending("NOISES", NOISES, low=0)
-    check_int("REPEATS", REPEATS, 1)
-    check_int("ROUNDS", ROUNDS, 1)
-    check_int("MAX_REDRAWS", MAX_REDRAWS, 1)
+    for name in ("REPEATS", "ROUNDS", "MAX_REDRAWS"):
+        check_int(name, globals()[name], 1)
     check_number("PRESS", PRESS, 0, 1)
     check_number("CUT", CUT)
     check_number("TEMPERATURE", TEMPERATURE, 0, open_low=True)
@@ -145,8 +144,8 @@ def main():
         and all(abs(acc - log[0][0]) < 0.05 for log in plain for acc, *_ in log),
     )
     observe(
-        "Huang et al.（2023）在 GSM8K 上让模型自己检查，没有任何外部信号：修正前、一轮后、两轮后，GPT-3.5 是 75.9、"
-        "75.1、74.7，GPT-4 是 95.5、91.5、89.0。独立重做不会下降；演示 2 是一种会下降的改法。"
+        "Huang et al.（2023）让模型自己检查两轮，没有外部信号：GSM8K 上 GPT-3.5 从 75.9 到 75.1、74.7，GPT-4 从 "
+        "95.5 到 91.5、89.0。独立重做不会下降；演示 2 是一种会下降的改法。"
     )
 
     title(f"演示 2：“一定有错，再想想” —— 每轮有 {PRESS:.0%} 的机会被逼问")
@@ -208,7 +207,8 @@ def main():
     spread = mean(c * (n - c) / (n * (n - 1)) for c in counts)  # 每道题 p(1-p) 的无偏估计，再平均
     # 每份作答先配好一次重做（借同一题的上一份作答）、一次必须换；各档噪声用同一批，差别只在批评者
     trios = [(pool[i], pool[i - 1], forced_change(model, p, pool[i], rng)) for p, pool in pools for i in range(n)]
-    A = mean(old.correct for old, _, _ in trios)
+    right = [old.correct for old, _, _ in trios]
+    A = mean(right)
     h0 = rate(not forced.correct for old, _, forced in trios if old.correct)
     f0 = rate(forced.correct for old, _, forced in trios if not old.correct)
     line = break_even(A, h0, f0)
@@ -216,7 +216,6 @@ def main():
     for noise in NOISES:
         critic = ORM(noise, seed=CRITIC_SEED)
         flags = [critic.score(p, s.values) < CUT for p, pool in pools for s in pool]  # 说"错"
-        right = [old.correct for old, _, _ in trios]
         accuracy = mean(r != flag for r, flag in zip(right, flags))
         a1, a0 = (rate(flag for r, flag in zip(right, flags) if r == kind) for kind in (False, True))
         gains = [mean(flag * (trio[j].correct - trio[0].correct) for trio, flag in zip(trios, flags)) for j in (1, 2)]
@@ -240,9 +239,8 @@ def main():
         and high[4] > 0 > low[4],
     )
     observe(
-        "Self-Refine（Madaan et al. 2023）七个任务平均涨约 20 个百分点，数学却只有 92.9 → 93.1（GPT-4）："
-        "算错了它看不出来。Reflexion（Shinn et al. 2023）在 50 道难题上：不反思 60，没有测试只反思 52，"
-        "有测试又反思 68。"
+        "Self-Refine（Madaan et al. 2023）七个任务平均涨约 20 个百分点，数学却只有 92.9 → 93.1（GPT-4）：算错了它看不"
+        "出来。Reflexion（Shinn et al. 2023）在 50 道难题上：不反思 60，没有测试只反思 52，有测试又反思 68。"
     )
 
 

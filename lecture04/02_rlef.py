@@ -7,18 +7,18 @@
 【问题】测试说了错在哪一步，模型却多半不理它、从头重写。怎样让它学会用反馈？
 
 【这里的设定】一道题最多 MAX_TURNS 轮。第 1 轮采样一次；答案对了就结束，奖励（reward）是 1。
-错了，测试就说"第 i 步写的 v 不对"。下一轮模型在两种做法里抽一种：
+错了，测试就说"第 i 步写的 v 不对"。下一轮模型在两种选择里抽一种：
     修（repair），概率 σ(θ)：保留 i 之前的步骤，第 i 步重写，但不再写 v，然后接着往下做；
     重来（resample），概率 1 - σ(θ)：从头再采样，反馈白给。
 只训练 θ 这一个数，算法是 REINFORCE。"轮"是一道题里的对话，"遍"（epoch）是把训练集做完一次。
 对照：反馈换成随机的一步（feedback="random"），看 θ 往哪边走。
-简化：真实的 RLEF 用 PPO 训练整个模型，公开测试给反馈、私有测试给奖励；这里都来自标准答案，碰巧答对也
-算对（Sample.correct）。真的模型不理反馈时多半照抄旧代码，这里是重来；怎样读反馈是写死的，θ 只管用不用。
+简化：真实的 RLEF 用 PPO（第 6 讲）训练整个模型，公开测试给反馈、私有测试给奖励；这里都来自标准答案，
+碰巧答对也算对（Sample.correct）。真的模型不理反馈时多半照抄旧代码，这里是重来。怎样修是写死的。
 
 【公式】R 是这道题的奖励（0 或 1），B 是基线（baseline）：上一遍训练的平均奖励。
     θ ← θ + LR · mean( (R - B) · g )，   g = Σ d log π / dθ（对第 2、3 轮求和）
     修：d log σ(θ) / dθ = 1 - σ(θ)；   重来：d log(1 - σ(θ)) / dθ = -σ(θ)
-学习率 LR 取 20：期望梯度 = 每题选择几次 × σ(1-σ) × 修比重来多对的比例，开头只有 0.01 多一点。
+学习率 LR 取 20，因为梯度小：每题选择几次 × σ(1-σ) × 修比重来多对的比例，开头只有 0.01 多一点。
 
 运行时间：约 1 秒，只用标准库。
 """
@@ -61,9 +61,7 @@ FEEDBACKS = ("true", "random")
 
 def sigmoid(z):
     """σ(z) = 1 / (1 + e^(-z))。z 很负时换一种写法：exp 的指数总不为正，不会溢出。"""
-    if z >= 0:
-        return 1 / (1 + math.exp(-z))
-    return math.exp(z) / (1 + math.exp(z))
+    return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
 
 def first_wrong_step(sample):
@@ -135,8 +133,8 @@ def train(model, problems, rng, feedback="true", epochs=EPOCHS, lr=LR):
     for epoch in range(1, epochs + 1):
         results = [episode(model, problem, theta, rng, feedback) for problem in problems]
         reward = mean(r for r, _ in results)
-        if baseline is None:
-            baseline = reward  # 第一遍还没有"上一遍"，用自己的（自己的奖励也在里面，略有偏差）
+        if baseline is None:  # 第一遍还没有"上一遍"，用自己的，略有偏差
+            baseline = reward
         theta += lr * mean((r - baseline) * g for r, g in results)
         baseline = reward
         if epoch == 1 or epoch % LOG_EVERY == 0:
@@ -159,13 +157,12 @@ def show_log(log):
 
 def main():
     check_number("TEMPERATURE", TEMPERATURE, 0)
-    check_number("THETA0", THETA0)
-    check_number("ALWAYS", ALWAYS)
+    for name in ("THETA0", "ALWAYS"):
+        check_number(name, globals()[name])
     for name in ("MAX_TURNS", "EPOCHS", "LOG_EVERY", "REPEATS", "MORE_REPEATS"):
         check_int(name, globals()[name], 1)
     check_number("LR", LR, 0, open_low=True)
-    check_ascending("TRIES", TRIES, 1)
-    for k in TRIES:
+    for k in check_ascending("TRIES", TRIES, 1):
         check_int("TRIES", k, 1)
 
     title("演示 1：真的反馈 —— σ(θ) 怎样学上去，学会之后值多少次采样")
@@ -197,7 +194,7 @@ def main():
     print("观察：")
     observe(
         f"先慢后快：前 {LOG_EVERY} 遍 σ(θ) 只升了 {early - sigmoid(THETA0):.2f}，接下来的 {LOG_EVERY} 遍升了 "
-        f"{later - early:.2f}。前 {LOG_EVERY} 遍的平均梯度只有 {climbed / (LR * LOG_EVERY):.3f}：很少试的做法学得晚。",
+        f"{later - early:.2f}。前 {LOG_EVERY} 遍的平均梯度只有 {climbed / (LR * LOG_EVERY):.3f}：很少试的选择学得晚。",
         later - early > early - sigmoid(THETA0) and log[-1][1] > 0.9,
     )
     observe(
@@ -213,8 +210,8 @@ def main():
         tries[max(TRIES)] > after + 0.05,
     )
     observe(
-        "Gehring et al.（2024）：CodeContests 测试集 1@3，70B 模型从 27.5 到 40.1，8B 从 10.5 到 16.0；训练前，"
-        "8B 多轮对话（10.5）还不如独立试三次（11.8）。"
+        "Gehring et al.（2024）：CodeContests 测试集 1@3（最多写 3 份，交 1 份），70B 从 27.5 到 40.1，8B 从 10.5 到 "
+        "16.0；训练前，8B 多轮对话（10.5）还不如独立试三次（11.8）。"
     )
 
     title("演示 2：反馈没有信息时，学到什么 —— 反馈是随机的一步")
@@ -225,8 +222,8 @@ def main():
     swapped, informed = evaluate(model, test_set, theta, rng, "random"), evaluate(model, test_set, misled, rng)
     print()
     start, learned, always = columns[0][:3]
-    rows = [["真的反馈", *(f"{x:.3f}" for x in (start, learned, informed, always))]]
-    rows.append(["随机反馈", *(f"{x:.3f}" for x in (ignored, swapped, unread, obeyed))])
+    cells = {"真的反馈": (start, learned, informed, always), "随机反馈": (ignored, swapped, unread, obeyed)}
+    rows = [[name, *(f"{x:.3f}" for x in row)] for name, row in cells.items()]
     print_table(["测试时", "训练前", "用真反馈训练", "用随机反馈训练", "总是修"], rows)
     print("观察：")
     observe(

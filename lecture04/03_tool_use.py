@@ -6,25 +6,25 @@
 
 【问题】给模型一个计算器，正确率能升到多少？每一步都该调用吗？
 
-【这里的设定】每一步，模型先抽一种做法，再写出这一步的算式，交给真的计算器（code_lab.calculate）。correct、
-careless 写对的算式：手滑错在"算"，算的事归计算器了。bug 写错误规则的算式，例如 47 × 12 写成
-47 × 2 + 47 × 1：计算器照算不误。写算式有 m 的概率写坏，计算器回一条错误信息；模型有 r = RECOVER 的
-机会回过神来自己心算，否则愣住，把上一步的值原样抄下来（一定错）。模型越小 m 越大。
+【这里的设定】每一步，模型先抽一种做法，再写出这一步的算式，交给真的计算器（code_lab.calculate）：
+    correct、careless  写对的算式：手滑错在"算"，算的事归计算器了；
+    bug                写错误规则的算式，例如 47 × 12 写成 47 × 2 + 47 × 1：计算器照算不误。
+算式有 m 的概率写坏，模型越小 m 越大。写坏了，计算器回一条错误信息；模型有 r = RECOVER 的机会回过神来
+自己心算，否则愣住，把上一步的值原样抄下来（一定错）。
 简化：真的模型连"怎样写调用"也要从数据里学，这里 m 直接规定；工具返回什么就抄什么。
 "对"是每一步都对（Sample.sound 的意思）：下面的概率是一步的，一道题 MIN_STEPS～MAX_STEPS 步连乘。
 
 【公式】p、c、b 是一步里 correct、careless、bug 的概率：
     不调用：P(对) = p        调用：P(对) = (1 - m)·(p + c) + m·r·p
     上限：p + c = 1 - b（从不写坏）；调用有赚，当且仅当 (1 - m)·c > m·(1 - r)·p
-Toolformer 的过滤：留下一次调用，当且仅当 L- - L+ ≥ TAU。L- 是不调用时正确续写的 -log 概率，L+ 是看到调用
-结果以后的（论文的 L- 还比了"只写调用、不给结果"）。留下的比例是 (1 - m)·(1 - b)，只要 -log p ≥ TAU。
+Toolformer 的过滤：留下一次调用，当且仅当 L- - L+ ≥ TAU。L- 是不调用时正确续写的 -log 概率，L+ 是看到
+结果以后的。-log p ≥ TAU 的步骤，留下的比例是 (1 - m)·(1 - b)；别的步骤一次也留不下。
 
 运行时间：约 3 秒，只用标准库。
 """
 import math
 import random
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 LECTURE = Path(__file__).resolve().parent
@@ -124,7 +124,7 @@ def context_of(op, x, b):
 
 def toolformer_filter(model, problems, rng):
     """每一步写 CALLS 次调用，真的执行，只留下帮上忙的。【返回】{步骤的种类: (留下的比例, 公式, 不调用时的 p)}。"""
-    seen, m = defaultdict(list), malformed_rate(model.size)
+    seen, m = {}, malformed_rate(model.size)
     for problem in problems:
         for op, x, b, i, (p, bug, _) in right_path(model, problem):
             before = -math.log(max(FLOOR, p))  # L-
@@ -135,7 +135,7 @@ def toolformer_filter(model, problems, rng):
                     after = 1.0 if call_calculator(model, op, x, b, proc, rng) == apply_op(op, x, b) else FLOOR
                 except CalculatorError:
                     after = max(FLOOR, RECOVER * p)
-                seen[context_of(op, x, b)].append((before + math.log(after) >= TAU, law, p))
+                seen.setdefault(context_of(op, x, b), []).append((before + math.log(after) >= TAU, law, p))
     return {key: tuple(mean(column) for column in zip(*seen[key])) for key in sorted(seen)}
 
 
@@ -186,7 +186,7 @@ def main():
     print_table(["规模", "手滑/步", "bug/步", "写坏 m", "不调用", "调用：测得", "调用：公式", "上限"], rows)
     print("观察：")
     observe(
-        f"算式全写对，{models[-1].name} 也只到 {ceiling[-1]:.3f}。手滑没了，bug 还在：工具救不了错误的做法。",
+        f"算式全写对，{models[-1].name} 也只到 {ceiling[-1]:.3f}。手滑没了，bug 还在：工具救不了错误规则。",
         all(abs(score["总是"][0] - f) < 0.03 and f <= top + 1e-9 for score, f, top in zip(scores, formula, ceiling))
         and ceiling[-1] < 0.95 and ceiling[1] > bare[1] + 0.1,
     )
@@ -235,7 +235,7 @@ def main():
     )
     observe(
         f"从 {models[1].name} 起，平均每次最值的都是“拿不准才用”：{models[which].name} {each['拿不准才用']:+.3f}，"
-        f"过滤学来 {each['过滤学来']:+.3f}。平均数偏袒调用少的：它多调用 {more:.2f} 次，又换来 {gain - careful:+.3f}。",
+        f"过滤学来 {each['过滤学来']:+.3f}。但过滤学来多调用 {more:.2f} 次，又换来 {gain - careful:+.3f}。",
         all(each["拿不准才用"] > max(0, each["过滤学来"], each["总是"]) for each in worth[1:])
         and 0 < gain - careful < each["拿不准才用"] * more,
     )

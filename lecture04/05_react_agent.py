@@ -2,20 +2,19 @@
 ================================================================================
 第 4 讲 · 05：智能体 —— 接口比模型重要？
 ================================================================================
-对应讲义：lectures/lecture04_feedback_tools_code.md 第 6 节
-（Yao et al. 2022, ReAct；Yang et al. 2024, SWE-agent）
+对应讲义：lectures/lecture04_feedback_tools_code.md 第 6 节（Yao et al. 2022, ReAct；Yang et al. 2024, SWE-agent）
 
 【问题】同一个模型，只改它与工具之间的接口，成绩会差多少？边想边做比只想、只做好在哪里？
 
-【这里的设定】任务：几种货，各要几件，查价目表，算总价，交答案。智能体（agent）与环境一问一答，
-全是文字，环境真的去解析、去查、去算（code_lab 的 parse_action 与 calculate）：
-    想：先查红枣          可有可无，没有作用
+【这里的设定】任务：几种货，各要几件，查价目表，算总价，交答案。智能体（agent）与环境一问一答，全是文字：
+    想：先查红枣          写给自己看的，环境不理
     做：查 红枣           三种工具：查 货名、算 算式、交 总价
-    看：12 元             环境的回话（observation；本课的"观察"专指脚本打印的结论）
-智能体写一次调用，有 ε = TYPO 的概率写坏（货名少一个字，算式少一截）。护栏（guard）开：执行之前先检查，
-写坏的不执行，回一条"错误：……"，智能体重写；护栏关：环境猜着执行，"红"当作第一个红字头的货，算式取
-能算的那一截，智能体看不出来。回话有长短：短的只回这一行，长的回整张表，智能体可能看串行。
-简化：智能体的计划是写死的（逐件查、逐件加），没有语言模型，从不怀疑回话；"想"就是查不到时用记忆，护栏
+    看：12 元             环境真的去查、去算以后的回话（observation；"观察"专指脚本打印的结论）
+智能体写一次调用，有 ε = TYPO 的概率写坏：货名少一个字，算式少一截。
+    护栏（guard）开   执行之前先检查，写坏的不执行，回一条"错误：……"，智能体重写；
+    护栏关            环境猜着执行，"红"当作第一个红字头的货，算式取能算的那一截，智能体看不出来。
+回话有长短：短的只回这一行，长的回整张表，智能体可能看串行。
+简化：没有语言模型，计划是写死的（逐件查、逐件加），从不怀疑回话；"想"的用处只有查不到时用记忆，护栏
 认得出每一次写坏。所以边想边做和护栏一定占便宜，要看的是便宜有多大、怎样随任务变。
 
 【公式】一件货查一次、算一次。护栏关时，算式写坏就错；货名写坏，有 g 的机会碰巧猜中（正好是同字头里的
@@ -48,7 +47,7 @@ N_GOODS = 3  # 演示 1、3：一个任务几种货
 TURN_LIMIT = 40  # 最多几轮
 EPISODES = 300  # 每一格跑多少个任务
 SEED = 450  # 随机种子
-MODES = ("只想", "只做", "边想边做")  # 演示 3：三种做法
+MODES = ("只想", "只做", "边想边做")  # 演示 3：三种方式
 RESULTS = ("对", "记错", "查不到", "轮数用完", "算错看错")  # 一个任务的五种结果
 
 
@@ -100,17 +99,14 @@ def spoil(line):
 
 def agent(order, memory, mode, typo, rng):
     """智能体，一个生成器：yield 一条消息，收到一条回话。order：[(货名, 件数)]；memory：它记得的价格。"""
-    stumbled = False
-
     def call(thought, line):
-        nonlocal stumbled
+        head = "" if mode == "只做" else f"想：{thought}\n"
+        risk = typo
         while True:
-            bad = rng.random() < min(1.0, typo * (STUMBLE if stumbled else 1))
-            head = "" if mode == "只做" else f"想：{thought}\n"
-            seen = yield head + (spoil(line) if bad else line)
-            stumbled = seen.startswith("看：错误")
-            if not stumbled:
+            seen = yield head + (spoil(line) if rng.random() < risk else line)
+            if not seen.startswith("看：错误"):
                 return seen
+            risk = typo * STUMBLE
 
     total = 0
     for name, count in order:
@@ -141,12 +137,11 @@ def run_episode(rng, n_goods, guard=True, long=False, mode="边想边做", typo=
     order = [(name, rng.randint(2, 20)) for name in rng.sample(GOODS, n_goods)]
     memory = {name: p if rng.random() < KNOW else p + rng.randint(1, 5) for name, p in prices.items()}
     table = {name: p for name, p in prices.items() if rng.random() >= missing}
-    player, lines, errors, answer = agent(order, memory, mode, typo, rng), [], 0, None
+    player, lines = agent(order, memory, mode, typo, rng), []
     text = next(player)
     for _ in range(TURN_LIMIT):
         seen, answer = environment(text, table, guard, long)
         lines += [*text.split("\n"), seen]
-        errors += seen.startswith("看：错误")
         if answer is not None:
             break
         text = player.send(seen)
@@ -157,7 +152,7 @@ def run_episode(rng, n_goods, guard=True, long=False, mode="边想边做", typo=
         result = "轮数用完" if answer is None else "查不到"
     if answer == sum(prices[name] * count for name, count in order):
         result = "对"
-    return lines, result, errors
+    return lines, result, sum(line.startswith("看：错误") for line in lines)
 
 
 def episodes(tag, **options):
@@ -171,11 +166,11 @@ def share(results, which="对"):
 
 def main():
     check_ascending("MISSING_RATES", MISSING_RATES, 1, 0)
-    for name, values in (("N_GOODS", [N_GOODS]), ("LENGTHS", check_ascending("LENGTHS", LENGTHS, 1))):
-        for value in values:
-            check_int(name, value, 1, len(GOODS))
-    check_int("TURN_LIMIT", TURN_LIMIT, 1)
-    check_int("EPISODES", EPISODES, 1)
+    check_int("N_GOODS", N_GOODS, 1, len(GOODS))
+    for value in check_ascending("LENGTHS", LENGTHS, 1):
+        check_int("LENGTHS", value, 1, len(GOODS))
+    for name in ("TURN_LIMIT", "EPISODES"):
+        check_int(name, globals()[name], 1)
     for name in ("TYPO", "KNOW", "MENTAL", "MISSING", "MISREAD", "BETTER", "STUMBLE"):
         check_number(name, globals()[name], 0, None if name == "STUMBLE" else 1)
 
@@ -186,8 +181,11 @@ def main():
     observe("写坏的调用没有生效，环境把错误说出来，智能体重写一遍：错误信息也是回话。查不到的，它用记忆补上。")
 
     title("演示 2：护栏与回话的长短 —— 成绩随任务变长")
-    setups = {"护栏关，长回话": (False, True, 1), "护栏关，短回话": (False, False, 1), "更好的模型，护栏关，短回话":
-              (False, False, BETTER), "护栏开，长回话": (True, True, 1), "护栏开，短回话": (True, False, 1)}
+    setups = {  # 护栏开吗，长回话吗，写坏的概率乘几
+        "护栏关，长回话": (False, True, 1), "护栏关，短回话": (False, False, 1),
+        "更好的模型，护栏关，短回话": (False, False, BETTER),
+        "护栏开，长回话": (True, True, 1), "护栏开，短回话": (True, False, 1),
+    }
     rows, scores, chars = [], [], []
     for name, (guard, long, factor) in setups.items():
         runs = [list(episodes(n, n_goods=n, guard=guard, long=long, typo=TYPO * factor)) for n in LENGTHS]
@@ -224,8 +222,9 @@ def main():
     print_table(["缺行的概率", *MODES], [[f"{u:g}", *(f"{wins[u, m]:.3f}" for m in MODES)] for u in MISSING_RATES])
     print(f"\n  缺行 {MISSING:g} 时的结果：")
     why = {mode: {which: share(results[MISSING, mode], which) for which in RESULTS} for mode in MODES}
-    print_table(["做法", *RESULTS], [[mode, *(f"{x:.3f}" for x in why[mode].values())] for mode in MODES])
-    low, high, (think, do, both) = min(MISSING_RATES), max(MISSING_RATES), (wins[MISSING, mode] for mode in MODES)
+    print_table(["方式", *RESULTS], [[mode, *(f"{x:.3f}" for x in why[mode].values())] for mode in MODES])
+    low, high = min(MISSING_RATES), max(MISSING_RATES)
+    think, do, both = (wins[MISSING, mode] for mode in MODES)
     print("观察：")
     observe(
         f"边想边做最好：缺行 {MISSING:g} 时 {both:.3f}，只想 {think:.3f}，只做 {do:.3f}。缺行从 {low:g} 到 {high:g}，"

@@ -548,7 +548,7 @@ def main():
         except CalculatorError as error:
             outcome = str(error)
         rows.append([text, outcome])
-    print_table(["算式", "回答"], rows)
+    print_table(["算式", "结果"], rows)
 
     title(f"演示 2：程序 —— 一批里有一个死循环，别的照样跑完（每个限 {TOUR_SECONDS} 秒）")
     runs = run_programs([source for _, source in TOUR_PROGRAMS], TOUR_INPUTS, TOUR_SECONDS)
