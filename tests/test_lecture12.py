@@ -11,12 +11,13 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 torch = pytest.importorskip("torch", reason="第 12 讲需要 torch")
 import chat_lab
 import rlhf_lab
+from chat_lab import load_vocab
 from harness import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlhf_lab import (
     ANIMALS, GPT, NOISE, PROMPT_SUBJECTS, TEMPLATES, UNSTOPPED, describe_prompt, dpo_loss, entropy_bits, frozen_copy,
-    generate, human_reward, kl_estimates, load_vocab, on_support, optimal_policy, pairs_of, pg_loss, policy_stats,
+    generate, human_reward, kl_estimates, on_support, optimal_policy, pairs_of, pg_loss, policy_stats,
     preference_data, random_prompts, ranked_answers, rollout_stats, sample_responses, scored_support, seq_logprob,
     support_of, train_dpo, train_pg,
 )
@@ -355,6 +356,38 @@ def test_train_pg_matches_a_loop_written_out():
     same_policy(model, loop, vocab)
 
 
+def test_fresh_kl_recomputes_the_advantage_at_every_update():
+    """fresh_kl：第二次更新的 R 用现在的 log π，不用采样时的；与逐行写开的循环走到同样的权重。"""
+    model, vocab = tiny(4)
+    ref, loop = frozen_copy(tiny(5)[0]), copy.deepcopy(model)
+    reward = lambda prompts, subjects, responses: [len(y) / 10 for y in responses]  # noqa: E731
+    train_pg(model, ref, vocab, reward, 1, 0.2, "ppo", batch=8, lr=1e-3, ppo_epochs=3, clip=math.inf, seed=1,
+             fresh_kl=True)
+    rng, gen = random.Random(1), torch.Generator().manual_seed(1)
+    optimiser = torch.optim.Adam(loop.parameters(), lr=1e-3)
+    prompts, subjects = zip(*random_prompts(rng, 8))
+    responses = sample_responses(loop, vocab, prompts, gen)
+    with torch.no_grad():
+        old, base = (seq_logprob(m, vocab, prompts, responses) for m in (loop, ref))
+    for _ in range(3):
+        now = seq_logprob(loop, vocab, prompts, responses)
+        R = torch.tensor(reward(prompts, subjects, responses)) - 0.2 * (now.detach() - base)
+        loss = -((now - old).exp() * (R - R.mean())).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(loop.parameters(), 1.0)
+        optimiser.step()
+    same_policy(model, loop, vocab)
+
+
+def test_the_four_faults_are_counted_apart():
+    """四种不合格各一条，加两条合格的：各占六分之一。"""
+    said = ["the dogs chase", "the cats sleep", "the dog sleeps", "the dogs sleeps", "the dogs sleep", "the dogs bark"]
+    shares = rlhf_lab.fault_shares([human_reward("dogs", text.split()) for text in said])
+    assert list(shares) == ["读不通", "别的动物", "单复数不对", "动词不一致"]
+    assert list(shares.values()) == pytest.approx([1 / 6] * 4)
+
+
 def test_callback_and_rollout_stats(models):
     sft, rm, vocab = models
     ref, steps, policy = frozen_copy(sft), [], copy.deepcopy(sft)
@@ -368,6 +401,8 @@ def test_callback_and_rollout_stats(models):
     true = [human_reward(s, y) for s, y in zip(subjects, answers)]
     assert stats["true"] == pytest.approx(sum(true) / 50) and stats["kl"] == pytest.approx(0, abs=1e-5)
     assert stats["valid"] == sum(r > -2 for r in true) / 50
+    assert stats["answers"] == list(zip(subjects, answers))
+    assert stats["se"] == pytest.approx(torch.tensor(true).double().std(correction=0).item() / math.sqrt(50), rel=1e-5)
     assert stats["examples"] == [" ".join(y) for y in answers[:4]]
     assert stats["rm"] == pytest.approx(sum(chat_lab.score(rm, vocab, prompts, answers)) / 50, abs=1e-5)
 
