@@ -23,7 +23,7 @@
         等算力     K = M + 3 · (M - 1) / R，R = D_inf / D_pre（训练也算进来；Snell et al. 2024）
 k 是一题已有的样本数，M 是大模型的倍数，D_inf 与 D_pre 是推理与预训练的 token 数。
 
-运行时间：约 2.5 秒，只用标准库。
+运行时间：约 3 秒，只用标准库。
 """
 import heapq
 import math
