@@ -183,7 +183,7 @@ def main():
     print("观察：")
     observe(
         f"同样走 {RM_STEPS} 步，数据少的 RM 塌得更深：最后的 r* 是 "
-        + "、".join(f"{row[4]}（{row[0]}）" for row in rows[:-1]) + f"，{rows[-1][0]}是 {rows[-1][4]}。",
+        + "、".join(f"{row[4]}（{row[0]}）" for row in rows[:-1]) + f"，{rows[-1][0]} 是 {rows[-1][4]}。",
         max(ends[:-1]) < ends[-1] - 0.1,
     )
 
@@ -207,7 +207,7 @@ def main():
     )
     sins = [name for name in FAULTS if after[name] > before[name] + 0.03]
     observe(
-        "不合格的也多起来：" + "，".join(f"{name} {before[name]:.0%} → {after[name]:.0%}" for name in FAULTS)
+        "不合格的也多起来：" + "，".join(f"{name} {before[name]:.2f} → {after[name]:.2f}" for name in FAULTS)
         + "。它去的正是 RM 看不见的地方（第 11 讲 06）。",
         len(sins) >= 2 and math.fsum(after[name] - before[name] for name in FAULTS) > 0.2,
     )
