@@ -75,7 +75,8 @@ def check_int(name, value, low=None, high=None):
 
 def check_number(name, value, low=None, high=None, open_low=False):
     """检查 value 是 [low, high] 里的有限实数（open_low=True 时不含 low），返回它；否则 ValueError。"""
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # 与最大的浮点数比：NaN、无穷大、大到变不成浮点数的整数，都通不过
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if ok and low is not None:
         ok = value > low if open_low else value >= low
     if not ok or (high is not None and value > high):
