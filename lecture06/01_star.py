@@ -1,8 +1,8 @@
 """
 ================================================================================
-第 6 讲 · 01：STaR —— 用自己答对的推理训练自己
+第 6 讲 · 01：STaR —— 用自己答对的过程训练自己
 ================================================================================
-对应讲义：lectures/lecture06_scaling_rl.md 第 2 节（Zelikman et al. 2022, "STaR"）
+对应讲义：lectures/lecture06_scaling_rl.md 第 2 节（Zelikman et al. 2022, STaR）
 
 【问题】没有人写推理过程，只有题目和答案：模型能靠自己答对的那些过程变强吗？转到哪里会停？
 
@@ -16,7 +16,7 @@
     粗糙验证器     只核对答案的个位数。
 每轮微调只训练 SFT_EPOCHS 遍（epoch），离数据的水平还差一截；演示 3 换几种遍数，看停下来有多少是它造成的，
 另跑一次不回到基座、接着上一轮的模型训练的。
-简化：真实的 STaR 先用几个手写的例子引出推理，这里的模型天生就一步一步写；"看着答案"在这里
+简化：真实的 STaR 先用几个手写的例子引出过程，这里的模型天生就一步一步写；"看着答案"在这里
 是把每一步 "correct" 的 logit 提高 HINT_BONUS。训练数据里从来没有提示，只有过程。
 
 【公式】STaR 近似地在做策略梯度，奖励是 1（答案对）或 0：
@@ -65,10 +65,10 @@ def verify(problem, sample, coarse):
     return sample.correct
 
 
-def star(base_size, train, test, rng, rationalize=False, coarse=False, epochs=None, restart=True):
+def star(base_size, train, test, rng, rationalize=False, coarse=False, epochs=SFT_EPOCHS, restart=True):
     """
     【思路】每轮都从基座微调：坏过程不会留在参数里，模型也不会越走越远。restart=False 时接着上一轮的模型。
-    【参数】train、test：题目的列表；rng：采样与评测共用的随机数发生器；epochs：每轮的遍数，默认 SFT_EPOCHS。
+    【参数】train、test：题目的列表；rng：采样与评测共用的随机数发生器；epochs：每轮的遍数。
     【返回】每轮一个 dict（第 0 轮是没有训练的基座）：iter 轮次，test_pass1 测试集 pass@1，n_data 留下的
     过程数，n_wrong_kept 其中答案其实不对的，right_steps 留下的步骤里做对的比例，n_hard 其中最难语境的步数，contexts
     四种语境的 P(correct)。
@@ -80,7 +80,7 @@ def star(base_size, train, test, rng, rationalize=False, coarse=False, epochs=No
         if iteration:
             data = collect(model, train, rng, rationalize, coarse)
             start = TrainableLLM(base_size) if restart else model
-            model = sft(start, data, SFT_EPOCHS if epochs is None else epochs)
+            model = sft(start, data, epochs)
         steps = [record for pair in data for record in step_records(*pair)]
         history.append({
             "iter": iteration,

@@ -7,16 +7,17 @@
 
 【问题】答错的过程也有用吗？REINFORCE、RLOO、GRPO 到底差在哪里？
 
-【这里的设定】每一步训练抽 BATCH 道题，每题采样 GROUP 次，答案对奖励 r = 1，错 r = 0；然后
-    梯度 = 1/(BATCH·GROUP) · ∑(样本) A · ∑(步骤) log π(做法) 的梯度
-四种方法只差优势 A（advantage）怎么算：
+【这里的设定】每一步训练抽 BATCH 道题，每题采样 GROUP 次，答案对奖励 r = 1，错 r = 0；然后更新一次参数。
+简化：每批只更新一次，所以重要性比率恒为 1，不需要 PPO 的 clip（03 才需要）；没有 KL 惩罚；
+梯度不除以过程的长度（GRPO 原文除以，05 讲为什么会出问题）。
+
+【公式】梯度 = 1/(BATCH·GROUP) · ∑(样本) A · ∑(步骤) log π(做法) 的梯度
+四种方法只差优势 A（advantage）怎么算，G 就是 GROUP：
     sft_correct         A = r                    只模仿答对的，答错的不管
     reinforce_baseline  A = r - b                b 是以往奖励的滑动平均
     rloo                A = r - 同组其余 G-1 个样本的平均
     grpo                A = (r - 组平均) / (组标准差 + EPSILON)
-G 就是 GROUP。标准差是总体的（除以 G，ddof 0），论文的公式没有说明；TRL、verl 用样本标准差（除以 G-1）。
-简化：每批只更新一次，所以重要性比率恒为 1，不需要 PPO 的 clip（03 才需要）；没有 KL 惩罚；
-梯度不除以过程的长度（GRPO 原文除以，05 讲为什么会出问题）。
+标准差是总体的（除以 G，ddof 0），论文的公式没有说明；TRL、verl 用样本标准差（除以 G-1，ddof 1）。
 
 运行时间：约 1.5 秒，只用标准库。
 """
@@ -28,8 +29,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
     HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_choice, check_int, check_number,
-    context_report, entropy_of, evaluate, make_problem_set, mean, observe, pass_at_k, print_table, run_script,
-    step_records, title,
+    context_report, entropy_of, evaluate, make_problem_set, mean, observe, print_table, run_script, step_records,
+    title,
 )
 
 METHODS = ("sft_correct", "reinforce_baseline", "rloo", "grpo")  # 四种优势
@@ -135,12 +136,6 @@ def initial_advantages(problems, rng):
     return sizes
 
 
-def pass_k_at_temperature(model, problems, rng, temperature, n=16, ks=(1, 16)):
-    """在给定温度下每题采样 n 次，返回 {k: pass@k 的平均}。"""
-    counts = [sum(model.generate(problem, rng, temperature).correct for _ in range(n)) for problem in problems]
-    return {k: mean(pass_at_k(n, c, k) for c in counts) for k in ks}
-
-
 def main():
     for name, low in (("GROUP", 2), ("N_ADVANTAGE", 1), ("N_SAMPLES", 2), ("N_ENTROPY", 1)):
         check_int(name, globals()[name], low)
@@ -151,7 +146,7 @@ def main():
         check_number("TEMPERATURES 里的数", t, 0)
     if len(TEMPERATURES) < 3 or TEMPERATURES[0] != TEMPERATURE or sorted({*TEMPERATURES})[::-1] != [*TEMPERATURES]:
         raise ValueError(f"TEMPERATURES 应当至少三个，从 {TEMPERATURE} 开始，越来越低，收到的是 {TEMPERATURES!r}")
-    if len(METHODS) != 4 or {*METHODS} != {"sft_correct", "reinforce_baseline", "rloo", "grpo"}:
+    if sorted(METHODS) != ["grpo", "reinforce_baseline", "rloo", "sft_correct"]:
         raise ValueError(f"METHODS 应当是四种优势各一次，次序随意，收到的是 {METHODS!r}")
 
     title(f"演示 1：四种优势，测试集 pass@1（每步 {BATCH} 题 × {GROUP} 个样本，学习率 {LR:g}）")
@@ -205,7 +200,7 @@ def main():
     results, entropies, rows = {}, {}, []
     settings = [(f"基座 T = {t}", base, t) for t in TEMPERATURES] + [("GRPO T = 1.0", trained, 1.0)]
     for name, model, temperature in settings:
-        results[name] = pass_k_at_temperature(model, test_set, rng, temperature, N_SAMPLES, (1, N_SAMPLES))
+        results[name] = evaluate(model, test_set, rng, N_SAMPLES, (1, N_SAMPLES), temperature)
         if temperature == TEMPERATURE:
             entropies[name] = entropy_of(model, test_set[:N_ENTROPY], rng)
         shown = f"{entropies[name]:.3f}" if name in entropies else "—"
@@ -237,7 +232,7 @@ def main():
     )
     observe(
         f"这里 pass@{N_SAMPLES} 也升了（{hot[N_SAMPLES]:.3f} → {rl[N_SAMPLES]:.3f}），真实的模型往往不升：DeepSeekMath "
-        "里 RL 之后 Maj@K 升、Pass@K 不升（Shao et al. 2024），Yue et al.（2025）看到 k 大时基座反超。",
+        "里 RL 之后多数投票升、pass@k 不升（Shao et al. 2024），Yue et al.（2025）看到 k 大时基座反超。",
         rl[N_SAMPLES] > hot[N_SAMPLES] + 0.1,
     )
     observe(

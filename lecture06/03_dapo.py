@@ -2,12 +2,12 @@
 ================================================================================
 第 6 讲 · 03：DAPO —— 把浪费掉的样本找回来，别让熵塌掉
 ================================================================================
-对应讲义：lectures/lecture06_scaling_rl.md 第 5 节（Yu et al. 2025, "DAPO"）
+对应讲义：lectures/lecture06_scaling_rl.md 第 5 节（Yu et al. 2025, DAPO）
 
 【问题】GRPO 有三处小毛病，一次只改一处，各换来什么、各要付什么？
 
 【这里的设定】从 02 的 GRPO 出发，补上真实系统里有的两样：每批样本更新 UPDATES 次，所以要用 PPO 的 clip；
-损失先在一个样本的步骤上平均（1/|o|）。然后一次打开一个改动：
+损失先在一个样本的步骤上平均（1/|y|，|y| 是步数）。然后一次打开一个改动：
     动态采样（dynamic sampling）  一组全对或全错，优势就全是 0（死组）；丢掉再抽，直到攒够 BATCH 个
         活组（有对有错）。演示 3 的对照“只丢不补”：丢掉以后不再抽，只是分母里没有了死组；
     clip-higher                   clip 的上沿从 1.2 放到 1.28，下沿 0.8 不动；
@@ -45,7 +45,7 @@ N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS = 300, 200, 3, 8  # 训练题、测试题�
 TRAIN_SET_SEED, TEST_SET_SEED, MIXED_SEED = 160, 161, 165  # 两个题集、演示 2 的随机种子
 TRAIN_SEEDS = (162, 163, 164)  # 训练的随机种子；演示 1、2 用第一个，演示 3、4 取各次的平均
 SHOW_EVERY = 8  # 演示 1、2：每几批显示一行
-N_MIXED, N_P, N_GROUPS = 60, 64, 4  # 演示 2：多少道题，每题用几个样本估计 p，再抽几组来数
+N_MIXED, N_P, N_GROUPS = 60, 64, 4  # 演示 2：多少道题，每题用几个样本估计 p，再抽几组
 TARGETS = (0.5, 0.7, 0.8, 0.9)  # 演示 3：到达这些 pass@1 各用了几批、多少样本
 CLIP_STEPS, CLIP_BATCH = 14, 64  # 演示 4 的批数与每批组数：组多一些，差别才不被抽样的噪声盖住
 LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8)  # 演示 4：在这些 pass@1 处比较熵
@@ -138,7 +138,7 @@ def train(recipe, train_set, paths, seed, steps=STEPS, batch=BATCH):
 
 
 def mixed_share(model, problems, rng):
-    """活组的比例，三种算法：(平均的 p 代入公式, 每题的 p 代入公式再平均, 真的抽组来数)。"""
+    """活组的比例，三种算法：(平均的 p 代入公式, 每题的 p 代入公式再平均, 真的抽组，数出来)。"""
     def n_right(problem, n):
         return sum(model.generate(problem, rng, TEMPERATURE).correct for _ in range(n))
     ps = [n_right(problem, N_P) / N_P for problem in problems]
@@ -164,7 +164,7 @@ def main():
         dead = mean(h["wrong"] for h in history[1:SHOW_EVERY + 1]), mean(h["right"] for h in history[-SHOW_EVERY:])
         rows.append([name, *(f"{history[i]['pass1']:.3f}" for i in shown), f"{history[-1]['entropy']:.3f}",
                      *(f"{x:.2f}" for x in dead), history[-1]["drawn"]])
-    print(f"  前几列是那一批之后的 pass@1；死组是头 {SHOW_EVERY} 批里全错的、末 {SHOW_EVERY} 批里全对的比例")
+    print(f"  前几列是那一批之后的 pass@1；全错的组取头 {SHOW_EVERY} 批的比例，全对的组取末 {SHOW_EVERY} 批的")
     print_table(["配方", *(f"{i} 批" for i in shown), "最后的熵", "全错的组", "全对的组", "样本数"], rows)
     plain, _, _, token, _ = runs.values()
     first, last = plain[1:SHOW_EVERY + 1], plain[-SHOW_EVERY:]
@@ -188,14 +188,14 @@ def main():
         and few < 0.5 * many,
     )
 
-    title(f"演示 2：活组占多少 —— 公式 1 - p^{GROUP} - (1-p)^{GROUP} 与实测")
+    title(f"演示 2：活组占多少 —— 公式 1 - p^{GROUP} - (1-p)^{GROUP} 与测得")
     rng, steps = random.Random(MIXED_SEED), range(0, STEPS + 1, SHOW_EVERY)
     shares = [mixed_share(plain[i]["model"], train_set[:N_MIXED], rng) for i in steps]
-    headers = ["GRPO 训练到第几批", "平均的 p 代入公式", "每题的 p 代入再平均", "抽组来数"]
+    headers = ["GRPO 训练到第几批", "平均的 p 代入公式", "每题的 p 代入再平均", "测得"]
     print_table(headers, [[i, *(f"{x:.3f}" for x in share)] for i, share in zip(steps, shares)])
     print("观察：")
     observe(
-        f"每题用自己的 p，公式与实测最多差 {max(abs(b - c) for _, b, c in shares):.3f}；先把 p 平均再代入，处处高估，"
+        f"每题用自己的 p，公式与测得最多差 {max(abs(b - c) for _, b, c in shares):.3f}；先把 p 平均再代入，处处高估，"
         f"最多高 {max(a - b for a, b, _ in shares):.3f}：题目有难有易，两头的题几乎总是死组。",
         all(abs(b - c) < 0.12 and a > b for a, b, c in shares) and max(a - b for a, b, _ in shares) > 0.06,
     )

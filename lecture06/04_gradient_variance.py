@@ -2,18 +2,18 @@
 ================================================================================
 第 6 讲 · 04：基线到底省了什么 —— 同一个梯度，四种基线，四种噪声
 ================================================================================
-对应讲义：lectures/lecture06_scaling_rl.md 第 6 节（Williams 1992；RLOO：Ahmadian et al. 2024）
+对应讲义：lectures/lecture06_scaling_rl.md 第 6 节（Williams 1992；Ahmadian et al. 2024, RLOO）
 
 【问题】减去基线（baseline）不改变策略梯度的期望，只改变它的噪声。噪声一定变小吗？
 
-【这里的设定】一种语境、一步、一个参数：正确做法的 logit。score 是 log π 对它的导数。
-策略做对的概率是 p，所以做对时 score = 1 - p，做错时 score = -p；真正的梯度是
-    E[r · score] = (r对 - r错) · p(1-p)。
-一组抽 G 个样本，用 g = (1/G) Σ A_i · score_i 去估计它。优势（advantage）A_i 有四种：
+【这里的设定】一种语境、一步、一个参数：正确做法的 logit。得分 s（score）是 log π 对它的导数。
+策略做对的概率是 p，所以做对时 s = 1 - p，做错时 s = -p；真正的梯度是
+    E[r · s] = (r对 - r错) · p(1-p)。
+一组抽 G 个样本，用 g = (1/G) Σ A_i · s_i 去估计它。优势（advantage）A_i 有四种：
     无基线    A_i = r_i
     组平均    A_i = r_i - 全组的平均（包括 r_i 自己）
     RLOO      A_i = r_i - 其余 G-1 个的平均（leave-one-out，留一法）
-    最优 b*   A_i = r_i - b*，b* = E[r · |score|^2] / E[|score|^2]
+    最优 b*   A_i = r_i - b*，b* = E[r · |s|^2] / E[|s|^2]
 g 只依赖于各种结果各出现几次，所以把所有分法列出来（枚举），就得到精确的均值和标准差；
 旁边的采样只用来核对。
 简化：真的大模型有几十亿个参数、上千步。这里一步一个参数，演示 4 才换成三种做法、三个 logit。
@@ -48,7 +48,7 @@ SEED = 160  # 采样核对的随机种子
 
 
 def bernoulli(p, right=1, wrong=0):
-    """只有对、错两种结果的策略：[(概率, 奖励, score)]，score 是元组，这里只有一个参数。"""
+    """只有对、错两种结果的策略：[(概率, 奖励, 得分)]，得分 s 是元组，这里只有一个参数。"""
     check_number("p", p, 0.001, 0.999)
     check_number("“对”的分数", right, -1000, 1000)
     check_number("“错”的分数", wrong, -1000, 1000)
@@ -58,18 +58,18 @@ def bernoulli(p, right=1, wrong=0):
 
 
 def three_procedures(probs):
-    """toy world 的一步：三种做法、三个 logit，score = onehot - probs，只有第 0 种得 1 分。"""
+    """toy world 的一步：三种做法、三个 logit，得分 s = onehot - probs，只有第 0 种得 1 分。"""
     return [(probs[i], int(i == 0), tuple((i == j) - probs[j] for j in range(3))) for i in range(3)]
 
 
 def exact_gradient(outcomes):
-    """E[r · score]：真正的策略梯度，每个参数一个数。"""
+    """E[r · s]：真正的策略梯度，每个参数一个数。"""
     n_params = len(outcomes[0][2])
     return [math.fsum(p * r * score[d] for p, r, score in outcomes) for d in range(n_params)]
 
 
 def best_baseline(outcomes):
-    """b* = E[r · |score|^2] / E[|score|^2]：让 g 的方差最小的那个常数。"""
+    """b* = E[r · |s|^2] / E[|s|^2]：让 g 的方差最小的那个常数。"""
     weights = [p * math.fsum(s * s for s in score) for p, _, score in outcomes]
     return math.fsum(w * r for w, (_, r, _) in zip(weights, outcomes)) / math.fsum(weights)
 
@@ -98,7 +98,7 @@ def advantages(method, rewards, best):
 
 
 def estimate(method, group, best):
-    """g = (1/G) Σ A_i · score_i，每个参数一个数；group 是抽到的 G 个结果。"""
+    """g = (1/G) Σ A_i · s_i，每个参数一个数；group 是抽到的 G 个结果。"""
     adv = advantages(method, [r for _, r, _ in group], best)
     n_params = len(group[0][2])
     return [mean(a * score[d] for a, (_, _, score) in zip(adv, group)) for d in range(n_params)]
@@ -144,7 +144,7 @@ def main():
     sampled = {p: sampled_stats("RLOO", bernoulli(p), GROUP, REPEATS, rng) for p in P_GRID}
     means = {p: [f"{stats[p, m][0][0]:.4f}" for m in METHODS] for p in P_GRID}
     rows = [[f"{p:g}", f"{truth[p]:.4f}", *means[p], f"{sampled[p][0]:.4f}"] for p in P_GRID]
-    print_table(["p", "真梯度", *METHODS, f"RLOO，抽 {REPEATS} 组"], rows)
+    print_table(["p", "真梯度", *METHODS, "RLOO，采样"], rows)
     even = bernoulli(EVEN_P)
     shrink = {n: exact_stats("组平均", even, n)[0][0] / exact_gradient(even)[0] for n in GROUPS}
     print()

@@ -2,18 +2,18 @@
 ================================================================================
 第 6 讲 · 05：Dr. GRPO —— GRPO 的两个除法，各带来一种偏差
 ================================================================================
-对应讲义：lectures/lecture06_scaling_rl.md 第 7 节（Dr. GRPO：Liu et al. 2025；DAPO：Yu et al. 2025）
+对应讲义：lectures/lecture06_scaling_rl.md 第 7 节（Liu et al. 2025, Dr. GRPO；Yu et al. 2025, DAPO）
 
-【问题】GRPO 除了两次：优势除以组内的标准差，每个样本的损失除以自己的长度 |o|。去掉它们会怎样？
+【问题】GRPO 除了两次：优势除以组内的标准差，每个样本的损失除以自己的长度。去掉它们会怎样？
 
 【这里的设定】两个偏差分开看，一次只改一处。
-演示 1（难度偏差）：一道题的通过率是 p，一组 G 个样本；比较优势除以标准差（GRPO）与不除（Dr. GRPO）
+演示 1（难度偏差）：一道题的正确率是 p，一组 G 个样本；比较优势除以标准差（GRPO）与不除（Dr. GRPO）
     时，这道题推动"正确" logit 的平均力度；表里的倍数是两个平均力度之比。枚举答对 0～G 个的所有情形，用采样核对。
 演示 2、3（长度偏差）：优势都是 r - 组平均，不除以标准差，只换"把 token 的损失合成一个数"的办法：
-    每样本平均（GRPO）      (1/G) Σ_i (1/|o_i|) Σ_t
-    按 token 平均（DAPO）   (1/Σ|o_i|) Σ_i Σ_t
+    每样本平均（GRPO）      (1/G) Σ_i (1/|y_i|) Σ_t
+    按 token 平均（DAPO）   (1/Σ|y_i|) Σ_i Σ_t
     除以常数（Dr. GRPO）    (1/(G·L)) Σ_i Σ_t，L 是常数
-G 是组里的样本数，最后再对各组取平均。
+G 是组里的样本数，|y_i| 是第 i 个样本的长度，Σ_t 加的是它每个 token 的损失；最后再对各组取平均。
 演示 3 的世界小到只剩长度：答对的概率固定是 P_RIGHT，学不动；能学的只有两个停止概率 q
 （答对的样本一个，答错的一个）。每个 token 之后以概率 q 停下，所以平均长度是 1/q。
 简化：真的 GRPO 两个除法同时在。L 取开始时的平均长度，三种办法的第一步才差不多大。
@@ -37,7 +37,7 @@ from trainable_llm import (
 
 GROUP = 16  # 演示 1：一组的样本数，公式里的 G
 BIG_GROUPS = (16, 64, 256)  # 演示 1：看封闭公式何时准确时用的几种 G
-P_GRID = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)  # 演示 1：题目的通过率
+P_GRID = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)  # 演示 1：题目的正确率 p
 REPEATS = 6000  # 演示 1：采样核对时抽多少组
 SEED = 165  # 演示 1 的随机种子
 LOSSES = ((1, 1, 1, 1, 10), (1, 1, 1, 1, 1, 1, 1, 1, 1, 10))  # 演示 2：两个样本每个 token 的损失
@@ -55,17 +55,14 @@ TRAIN_SEED = 166  # 演示 3 的随机种子，三种办法各从它开始
 
 def group_push(c, n, p, divide_by_std):
     """
-    一组 n 个样本、c 个答对时，(1/n) Σ A_i · score_i 的值（score：答对 1-p，答错 -p）。
-    【推导】m = c/n 是这一组的通过率：Dr. GRPO 得 m(1-m)，GRPO 得 m(1-m)/std = √(m(1-m))，与 p 无关。
+    一组 n 个样本、c 个答对时，(1/n) Σ A_i · s_i 的值（得分 s：答对 1-p，答错 -p）。
+    【推导】m = c/n 是这一组答对的比例：Dr. GRPO 得 m(1-m)，GRPO 得 m(1-m)/std = √(m(1-m))，与 p 无关。
     """
     m = c / n
     if c in (0, n):  # 全对或全错：优势全是 0
         return 0.0
-    right, wrong = 1 - m, -m
-    if divide_by_std:
-        std = math.sqrt(m * (1 - m))  # 总体标准差（ddof 0），与 02 的 GRPO 一致
-        right, wrong = right / std, wrong / std
-    return m * right * (1 - p) + (1 - m) * wrong * -p
+    std = math.sqrt(m * (1 - m)) if divide_by_std else 1.0  # 总体标准差（ddof 0），与 02 的 GRPO 一致
+    return (m * (1 - m) * (1 - p) + (1 - m) * -m * -p) / std
 
 
 def expected_push(p, n, divide_by_std):
@@ -181,7 +178,7 @@ def main():
         ratio[p], sampled[p] = grpo / dr, measured[0] / measured[1]
         rows.append([f"{p:g}", f"{1 - p**GROUP - (1 - p) ** GROUP:.3f}", f"{dr:.4f}", f"{grpo:.4f}", f"{ratio[p]:.2f}",
                      f"{sampled[p]:.2f}", f"{1 / math.sqrt(p * (1 - p)):.2f}"])
-    print_table(["通过率 p", "活组", "Dr. GRPO", "GRPO", "倍数", "倍数，采样", "1/√(p(1-p))"], rows)
+    print_table(["正确率 p", "活组", "Dr. GRPO", "GRPO", "倍数", "倍数，采样", "1/√(p(1-p))"], rows)
     rarest, easiest, even = P_GRID[0], P_GRID[-1], min(P_GRID, key=lambda p: abs(p - 0.5))
     print("观察：")
     observe(
@@ -216,7 +213,7 @@ def main():
         gap > 1.5 and all(max(weights[m]) - min(weights[m]) < 1e-12 for m in (token, constant)),
     )
 
-    title(f"演示 3：长度偏差 —— 答对率固定在 {P_RIGHT:g}，只有长度能学：平均长度")
+    title(f"演示 3：长度偏差 —— 正确率固定在 {P_RIGHT:g}，只有长度能学：平均长度")
     curves = {m: train_lengths(m, random.Random(TRAIN_SEED)) for m in METHODS}
     rows = [[step, *(f"{n:.1f}" for m in METHODS for n in curves[m][step])] for step in curves[each]]
     print_table(["步", "每样本 对", "每样本 错", "token 对", "token 错", "常数 对", "常数 错"], rows)

@@ -83,13 +83,12 @@ def measure(model, hole, problems, rng):
     return mean(passes(hole, *pair) for pair in pairs), mean(passes(hole, *pair, exact=True) for pair in pairs)
 
 
-def train(hole, train_set, test_set, share=0.0, lr=None, seed=None):
+def train(hole, train_set, test_set, share=0.0, lr=LR, seed=TRAIN_SEED):
     """
     GRPO，奖励来自有漏洞的验证器，每道题以概率 share 改用精确核对。
 
     【返回】每次评测一个 dict：step，proxy 代理奖励，true 真实正确率，template 写模板的概率，contexts 各语境的概率。
     """
-    lr, seed = LR if lr is None else lr, TRAIN_SEED if seed is None else seed
     rng, eval_rng = random.Random(seed), random.Random(f"评测 {seed}")
     model = Cheater(BASE_SIZE, math.log(TEMPLATE_P / (1 - TEMPLATE_P)) if hole == "格式" else None)
     history = []
@@ -108,8 +107,7 @@ def train(hole, train_set, test_set, share=0.0, lr=None, seed=None):
                 gate_grad += weight * ((1 - p) if sample is None else -p)
                 if sample is not None and advantage:
                     for key, action in step_records(problem, sample):
-                        if key not in probs:
-                            probs[key] = model.context_probs(key)
+                        probs[key] = probs.get(key) or model.context_probs(key)  # 一批之内只算一次
                         add_grad(grads, key, action, probs[key], weight)
         apply_grads(model, grads, lr)
         if model.gate is not None:
@@ -216,9 +214,8 @@ def main():
     )
 
     title("演示 3：抽查 —— 一小部分题用精确核对")
-    known = {("个位", 0.0): loose, ("格式", 0.0): runs.get(LR)}
     keys = [(hole, share) for hole in HOLES for share in (0.0, *SHARES)]
-    checked = {(hole, x): known.get((hole, x)) or train(hole, train_set, test_set, x) for hole, x in keys}
+    checked = {(hole, x): train(hole, train_set, test_set, x) for hole, x in keys}
     again = {(hole, x): [train(hole, train_set, test_set, x, seed=s)[-1] for s in MORE_SEEDS] for hole, x in keys[-2:]}
     rows = []
     for (hole, share), (*_, h) in checked.items():

@@ -32,17 +32,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
-    ALPHA, BETA, CARELESS_OFFSETS, LOGIT_BUG, LOGIT_CARELESS, PROCEDURES, REF_SIZE, Problem, Sample, Step, ToyLLM,
-    apply_bug, apply_op, bar, check_ascending, check_choice, check_int, check_number, extend_trace, fmt_size,
-    make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index,
-    softmax, step_hardness, title,
+    ALPHA, BETA, LOGIT_BUG, LOGIT_CARELESS, PROCEDURES, REF_SIZE, ToyLLM, apply_bug, apply_op, bar, check_ascending,
+    check_choice, check_int, check_number, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table,
+    run_script, sample_index, softmax, step_hardness, title,
 )
 
 __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
-    "ALPHA", "BETA", "CARELESS_OFFSETS", "LOGIT_BUG", "LOGIT_CARELESS", "PROCEDURES", "REF_SIZE", "Problem", "Sample",
-    "Step", "ToyLLM", "apply_bug", "apply_op", "bar", "check_ascending", "check_choice", "check_int", "check_number",
-    "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs",
-    "print_table", "run_script", "sample_index", "softmax", "step_hardness", "title",
+    "PROCEDURES", "apply_bug", "apply_op", "check_ascending", "check_choice", "check_int", "check_number",
+    "make_problem_set", "mean", "observe", "pass_at_k", "path_probs", "print_table", "run_script", "sample_index",
+    "softmax", "title",
     "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key",
     "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft",
     "step_records", "true_contexts", "value_at",
@@ -208,16 +206,17 @@ def add_grpo_group(grads, model, problem, samples, rewards, n_samples):
 # ==============================================================================
 # 三、评测
 # ==============================================================================
-def evaluate(model, problems, rng, n=4, ks=(1,)):
+def evaluate(model, problems, rng, n=4, ks=(1,), temperature=TEMPERATURE):
     """
     在 problems 上采样评测，每题 n 个样本，返回 {k: pass@k 的平均}（"对"指最后的答案对）。
 
+    【参数】ks：要算的 k；temperature：采样的温度，02 用它看降温能换来什么。
     【边界】problems 为空，n < 1，或 ks 里有 k > n：ValueError。
     """
     check_int("n", n, 1)
     if not problems:
         raise ValueError("problems 应当至少有一道题，收到的是空的")
-    counts = [sum(model.generate(problem, rng, TEMPERATURE).correct for _ in range(n)) for problem in problems]
+    counts = [sum(model.generate(problem, rng, temperature).correct for _ in range(n)) for problem in problems]
     return {k: mean(pass_at_k(n, c, k) for c in counts) for k in ks}
 
 

@@ -7,8 +7,9 @@ import pytest
 from harness import load, run
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_llm import CARELESS_OFFSETS, Problem, Sample, Step, ToyLLM
 from trainable_llm import (
-    CARELESS_OFFSETS, HARD_CONTEXTS, Problem, Sample, Step, ToyLLM, TrainableLLM, add_grad, add_grpo_group,
+    HARD_CONTEXTS, TrainableLLM, add_grad, add_grpo_group,
     apply_bug, apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, exact_scores,
     make_problem_set, mean, path_probs, probs_for, sft, step_records, true_contexts, value_at,
 )
