@@ -17,7 +17,7 @@
     RL          G = d·(a - b·log d)
 a、b 是拟合的系数（论文里写作 α、β，与 KL 惩罚的 β 无关）。
 
-运行时间：约 18 秒，需要 torch。
+运行时间：约 20 秒，需要 torch。
 """
 import copy
 import math
