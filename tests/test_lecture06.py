@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_llm import CARELESS_OFFSETS, Problem, Sample, Step, ToyLLM
 from trainable_llm import (
-    HARD_CONTEXTS, TrainableLLM, add_grad, add_grpo_group,
-    apply_bug, apply_grads, apply_op, context_key, context_report, entropy_of, evaluate, exact_scores,
-    make_problem_set, mean, path_probs, probs_for, sft, step_records, true_contexts, value_at,
+    HARD_CONTEXTS, TrainableLLM, add_grad, add_grpo_group, apply_bug, apply_grads, apply_op, context_key,
+    context_report, entropy_of, evaluate, exact_scores, make_problem_set, mean, path_probs, probs_for, sft,
+    step_records, true_contexts, value_at,
 )
 
 
