@@ -129,7 +129,7 @@ def main():
     slow, ppo, big = curves.values()
     half = len(ppo) // 2 - 1
     print(f"  第三种是 REINFORCE，{big_name}。每格量 {len(seeds) * EVAL_PROMPTS} 条，r* 的标准误最大 "
-          f"{max(s['se'] for curve in curves.values() for s in curve):.2f}（不含训练种子之间的差别）")
+          f"{max(s['se'] for curve in curves.values() for s in curve):.2f}\n  （不含训练种子之间的差别）")
     print("观察：")
     observe(
         f"学习率相同，同一批样本 PPO 更新 {PPO_EPOCHS} 次：每一行都是它的 J 高，{samples[0]} 个样本时 "
