@@ -327,6 +327,11 @@ def make_problem_set(rng, n_problems, min_steps, max_steps):
 # ==============================================================================
 # 四、模型
 # ==============================================================================
+def sigmoid(x):
+    """σ(x) = 1 / (1 + e^-x)，x 是任何有限的数。x 为负时换一种写法：exp 的指数总不为正，不会溢出。"""
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
 def softmax(logits, temperature=1.0):
     """
     softmax(logits / temperature)，返回和为 1 的元组。

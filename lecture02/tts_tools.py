@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar, check_ascending,
     check_choice, check_int, check_number, extend_trace, fmt_size, make_problem, make_problem_set, mean, observe, pad,
-    pass_at_k, path_probs, print_table, run_script, sample_index, softmax, step_hardness, title,
+    pass_at_k, path_probs, print_table, run_script, sample_index, sigmoid, softmax, step_hardness, title,
 )
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "Problem", "Sample", "Step", "ToyLLM", "apply_bug", "apply_op",
     "bar", "check_ascending", "check_choice", "check_int", "check_number", "extend_trace", "fmt_size", "make_problem",
     "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs", "print_table", "run_script",
-    "sample_index", "softmax", "step_hardness", "title",
+    "sample_index", "sigmoid", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
     "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_counts", "check_levels",
     "check_seeds", "coverage", "first_reaching", "flops", "is_rounded", "majority_vote", "paired_gain",

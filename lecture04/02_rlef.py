@@ -31,8 +31,8 @@ LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from tts_tools import (
     CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, bar, check_ascending, check_choice, check_int,
-    check_number, extend_trace, make_problem_set, mean, observe, pad, print_table, run_script, sample_index, softmax,
-    title,
+    check_number, extend_trace, make_problem_set, mean, observe, pad, print_table, run_script, sample_index, sigmoid,
+    softmax, title,
 )
 
 TEMPERATURE = 0.7  # 采样温度；修的那一步也用它
@@ -57,11 +57,6 @@ MORE_SEED = 106  # 演示 1：再做多次的随机种子
 RANDOM_TRAIN_SEED = 104  # 演示 2：随机反馈下训练的随机种子
 RANDOM_TEST_SEED = 105  # 演示 2：随机反馈下测试的随机种子
 FEEDBACKS = ("true", "random")
-
-
-def sigmoid(z):
-    """σ(z) = 1 / (1 + e^(-z))。z 很负时换一种写法：exp 的指数总不为正，不会溢出。"""
-    return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
 
 def first_wrong_step(sample):

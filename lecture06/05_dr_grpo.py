@@ -32,7 +32,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    check_ascending, check_choice, check_int, check_number, mean, observe, print_table, run_script, title,
+    check_ascending, check_choice, check_int, check_number, mean, observe, print_table, run_script, sigmoid, title,
 )
 
 GROUP = 16  # 演示 1：一组的样本数，公式里的 G
@@ -99,7 +99,7 @@ def aggregate(method, losses, constant):
 
 def stop_prob(u):
     """q = σ(u)：每个 token 之后停下的概率。u 限制在 ±30，免得 q 变成 0 或 1。"""
-    return 1 / (1 + math.exp(-max(-30.0, min(30.0, u))))
+    return sigmoid(max(-30.0, min(30.0, u)))
 
 
 def draw_length(q, rng):

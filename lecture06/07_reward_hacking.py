@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
     HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_ascending, check_choice, check_int,
-    check_number, grpo_advantages, make_problem_set, mean, observe, print_table, run_script, sft, softmax,
+    check_number, grpo_advantages, make_problem_set, mean, observe, print_table, run_script, sft, sigmoid, softmax,
     step_records, title,
 )
 
@@ -58,7 +58,7 @@ class Cheater(TrainableLLM):
 
     @property
     def p_template(self):
-        return 0.0 if self.gate is None else 1 / (1 + math.exp(min(700.0, -self.gate)))  # 再小就溢出了
+        return 0.0 if self.gate is None else sigmoid(self.gate)
 
     def attempt(self, problem, rng):
         """作答一次，返回 Sample；写了模板时返回 None。"""

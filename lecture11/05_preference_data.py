@@ -30,10 +30,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    NOISE, NOUNS, SOUNDS, VALID_ABOVE, check_int, check_number, generator, gumbel, human_reward, make_task, mean,
-    observe, parse, print_table, run_script, setup_torch, split_polite, title, torch,
+    NOISE, NOUNS, SOUNDS, VALID_ABOVE, check_ascending, check_int, check_number, generator, gumbel, human_reward,
+    make_task, mean, observe, parse, print_table, run_script, setup_torch, sigmoid, split_polite, title, torch,
 )
-from toy_llm import check_ascending
 
 GAPS = (0.0, 0.25, 0.5, 1.0, 2.0)  # 演示 1：两条回答的 r* 差多少
 N_COMPARISONS, COMPARE_SEED = 20_000, 80  # 演示 1：每种差比较多少次
@@ -43,10 +42,6 @@ PAPER_AGREEMENT, PAPER_RM = 0.726, 0.724  # InstructGPT：标注员两两一致�
 RANK_SIZES = (2, 4, 9)  # 演示 3：一道题排几条回答
 N_PROMPTS, RANK_SEED = 20_000, 82  # 演示 3：用多少道题算误差
 WEIGHTS = (0.8, 1.2, 0.6, 0.6, 0.5, -1.0, 0.3)  # 演示 3 的真值 w：r* 给 features 那 7 样的分
-
-
-def sigmoid(x):
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def human_answers(rng, n):

@@ -17,7 +17,6 @@ p = σ((r*_a - r*_b) / 噪声) 是标注员说 a 赢的概率，标注员自己�
 
 运行时间：约 12 秒，需要 torch。
 """
-import math
 import sys
 from itertools import combinations
 from pathlib import Path
@@ -25,10 +24,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    NOISE, RM_K, RM_PROMPTS, VALID_ABOVE, check_int, check_number, human_reward, load_chat_sft, load_reward_model,
-    mean, observe, print_table, ranked_answers, run_script, score, title, train_reward_model,
+    NOISE, RM_K, RM_PROMPTS, VALID_ABOVE, check_ascending, check_int, check_number, human_reward, load_chat_sft,
+    load_reward_model, mean, observe, print_table, ranked_answers, run_script, score, sigmoid, title,
+    train_reward_model,
 )
-from toy_llm import check_ascending
 
 K = 4  # 每题几条回答
 TEST_PROMPTS, TEST_SEEDS = 600, (90, 91, 92)  # 考 RM 的新题：题数；题、回答、标签的种子
@@ -36,10 +35,6 @@ NOISY = 2.0  # 演示 2：手更抖的标注员的噪声
 RM_SIZES = (50, 200)  # 演示 2：题少的 RM 用几道题（噪声大时只用头一种）；题多的都是 RM_PROMPTS 道
 TRAIN_SEEDS = (93, 94, 95)  # 演示 2：训练数据的种子
 AT_LEAST = 200  # 演示 2：题少的 RM 换数据多训练几次取平均，一共用到这么多道题
-
-
-def sigmoid(x):
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 class Pair(NamedTuple):

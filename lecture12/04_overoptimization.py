@@ -8,7 +8,7 @@
 【问题】RM 分数能推多高？推过头的时候，策略到底在写什么？
 
 【这里的设定】用 PPO 优化 RM，一路量 RM 分数和 r*。r* 在真实世界里看不见；这里看得见，
-所以看得到两条曲线在哪里分手。RM 的盲点在第 11 讲 06 里量过：它看不见主语写错、单复数不一致。
+所以看得到两条曲线在哪里分手。RM 的盲点在第 11 讲 07 里量过：它看不见主语写错、单复数不一致。
 简化：Gao et al. 用一个大 RM 充当"真的"奖励（gold），这里的 r* 是写下来的规则；
 他们的 RM 大得多，这里几十步就走完。
 
@@ -208,7 +208,7 @@ def main():
     sins = [name for name in FAULTS if after[name] > before[name] + 0.03]
     observe(
         "不合格的也多起来：" + "，".join(f"{name} {before[name]:.2f} → {after[name]:.2f}" for name in FAULTS)
-        + "。它去的正是 RM 看不见的地方（第 11 讲 06）。",
+        + "。它去的正是 RM 看不见的地方（第 11 讲 07）。",
         len(sins) >= 2 and math.fsum(after[name] - before[name] for name in FAULTS) > 0.2,
     )
     observe(

@@ -37,9 +37,9 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture11"))
 from chat_lab import (
-    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE, bar,
-    check_choice, check_int, check_number, generate, generator, human_reward, load_chat_sft, load_reward_model, mean,
-    noun_form, observe, pad, parse, print_table, ranked_answers, response_logprob, run_script, score, setup_torch,
+    ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE, bar, check_choice,
+    check_int, check_number, generate, generator, human_reward, load_chat_sft, load_reward_model, mean, noun_form,
+    observe, pad, parse, print_table, ranked_answers, response_logprob, run_script, score, setup_torch, sigmoid,
     split_polite, title, train_reward_model,
 )
 from farm import R_BROKEN, R_DISAGREES, R_OTHER_ANIMAL, R_WRONG_NUMBER
@@ -355,11 +355,6 @@ def pairs_of(rankings):
         for prompt, subject, answers in rankings
         for winner, loser in combinations(answers, 2)
     ]
-
-
-def sigmoid(x):
-    """σ(x) = 1/(1 + e^-x)；x 是普通的数，很负时是 0。"""
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 def dpo_loss(policy, ref, vocab, prompts, winners, losers, beta):

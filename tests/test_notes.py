@@ -44,6 +44,15 @@ def test_recorded_outputs_are_what_the_scripts_print(path):
     assert course.same_record(path, text, course.refresh(text)), f"{path.name} 过期了：python3 course.py notes"
 
 
+def test_readme_records_a_cold_run_of_every_script():
+    """README 里"从头跑一遍"的表：每个脚本一行，√ 的条数与现在相同（秒数是当时量的，不核对）。"""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [\d.]+ \| (lecture\d\d/\w+\.py) \| [\d.]+ \| (\d+) \|$", text, re.M)
+    assert [path for path, _ in rows] == [script.path for script in course.find_scripts()]
+    for path, claims in rows:
+        assert usual_output(path).count("\n  √ ") == int(claims), path
+
+
 @pytest.mark.parametrize("path", NOTES, ids=note_id)
 def test_every_demo_of_every_script_is_shown(path):
     """这一讲每个脚本的每个演示，都在讲义里有一个 cog 块。"""

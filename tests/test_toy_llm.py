@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_llm import (
     ALPHA, CARELESS_OFFSETS, PROCEDURES, Problem, Step, ToyLLM, apply_bug, apply_op, bar, check_int, check_number,
     display_width, extend_trace, fmt_size, make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs,
-    print_table, sample_index, softmax, step_hardness,
+    print_table, sample_index, sigmoid, softmax, step_hardness,
 )
 
 values = st.integers(-10**7, 10**7)
@@ -383,6 +383,7 @@ BAD_INPUTS = [
     (lambda: Step("add", 0), "operand", "0", "≥ 1"),
     (lambda: mean([]), "xs", "空", "至少"),
     (lambda: pad("a", 3, "middle"), "align", "'middle'", "left"),
+    (lambda: check_number("x", 10**400), "x", "10000", "有限的数"),
     (lambda: print_table(["a", "b"], [["1"]]), "rows", "2", "headers"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1, 2], ["bug", "bug"], RNG), "values", "2", "1 步"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1], [], RNG), "procs", "0", "等长"),
@@ -410,6 +411,13 @@ def test_checks_accept_exactly_the_range(x):
         else:
             with pytest.raises(ValueError, match="x 应当是"):
                 check()
+
+
+@given(st.floats(-1e6, 1e6))
+def test_sigmoid_is_a_two_way_softmax_and_never_overflows(x):
+    """与另一条路对照：两个选择的 softmax；对称：σ(x) + σ(-x) = 1。"""
+    assert sigmoid(x) == pytest.approx(toy_llm.softmax((x, 0.0))[0], abs=1e-15)
+    assert sigmoid(x) + sigmoid(-x) == pytest.approx(1) and 0 <= sigmoid(x) <= 1
 
 
 def test_every_op_has_its_constants():
