@@ -294,7 +294,7 @@ def lecture12_overoptimization(figure):
     s.setup_torch()
     sft, rm, vocab = s.load_models()
     curve = [stats for _, stats in s.optimise(sft, s.frozen_copy(sft), rm, vocab, s.BETAS[0])]
-    ax = axes(figure, "KL(π || π_ref)（nat）", "各题的平均", range(0, 17, 4), range(-2, 4))
+    ax = axes(figure, "KL(π || π_ref)（nat）", "各题的平均", range(0, 13, 3), range(-2, 4))
     for style, (key, name) in enumerate({"rm": "RM 分数", "true": "真值 r*"}.items()):
         line(ax, [stats["kl"] for stats in curve], [stats[key] for stats in curve], name, style, markers=True)
 
