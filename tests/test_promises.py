@@ -14,7 +14,7 @@ from harness import ROOT, TORCH_LECTURES, load, numbered_scripts, run, usual_out
 
 STDLIB = numbered_scripts(torch=False)
 ALL = numbered_scripts()
-MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lecture*/*.py"))
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lecture[0-9][0-9]/*.py"))
 HASH_SEEDS = {"gbk": "1", "ascii": "2", "latin-1": "3"}
 
 
