@@ -201,7 +201,7 @@ def main():
         and high_rm > low_rm + 0.3 and less_valid < more_valid - 0.05,
     )
     observe(
-        f"N = {last}：RM 挑出来的 r* 是 {sampled[last]['true']:.2f}，让 r* 自己挑是 {by_truth:.2f}。差的那一截，是 RM 的错。",
+        f"N = {last}：RM 挑，r* 是 {sampled[last]['true']:.2f}；让 r* 自己挑，{by_truth:.2f}。差的一截，是 RM 的错。",
         by_truth > sampled[last]["true"] + 0.3,
     )
 
