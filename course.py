@@ -211,8 +211,8 @@ def call(command, **options):
         except KeyboardInterrupt:
             try:
                 process.wait(3)
-            finally:
-                process.kill()
+            except subprocess.TimeoutExpired:
+                pass  # 只有前门收到了信号（编辑器的停止按钮）：由下面的 finally 结束它
             raise
         finally:
             process.kill()  # SIGTERM 之类：不留下没人管的子进程；已经结束时什么也不做

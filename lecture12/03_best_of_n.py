@@ -27,9 +27,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    VALID_ABOVE, check_int, check_number, frozen_copy, generator, human_reward, load_models, mean, mean_stats, observe,
-    optimal_policy, print_table, random_prompts, rm_reward, rollout_stats, run_script, sample_responses, score,
-    scored_support, setup_torch, title, torch, train_pg,
+    VALID_ABOVE, check_ascending, check_int, check_number, frozen_copy, generator, human_reward, load_models, mean,
+    mean_stats, observe, optimal_policy, print_table, random_prompts, rm_reward, rollout_stats, run_script,
+    sample_responses, score, scored_support, setup_torch, title, torch, train_pg,
 )
 
 NS = (1, 2, 4, 8, 16, 32, 64)  # best-of-N 的 N
@@ -109,10 +109,9 @@ def rm_at_kl(sampled, kl):
 
 
 def main():
-    for n in NS:
+    for n in check_ascending("NS", NS):
         check_int("NS 的每一项", n, 1)
-    if list(NS) != sorted(set(NS)) or len(NS) < 2:
-        raise ValueError(f"NS 应当从小到大、至少两项，收到的是 {NS!r}")
+    check_number("GOOD_ABOVE", GOOD_ABOVE)
     check_number("LR", LR, 0, 0.01)
     check_number("BETA", BETA, 0)
     check_int("N_PROMPTS", N_PROMPTS, 1)

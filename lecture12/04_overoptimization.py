@@ -98,8 +98,9 @@ def true_at_kl(curve, kl):
 
 
 def main():
-    check_int("EVERY", EVERY, 1)
-    check_int("STEPS", STEPS, 4 * EVERY)
+    check_int("STEPS", STEPS, 4)
+    check_int("EVERY（STEPS 里至少量四次）", EVERY, 1, STEPS // 4)
+    check_int("BATCH", BATCH, 2)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 4)
     check_int("N_SHOWN", N_SHOWN, 1, 4)
     check_int("RM_STEPS", RM_STEPS, EVERY, STEPS)

@@ -101,6 +101,7 @@ def tabular_dpo(logp_ref, true, beta):
 
 
 def main():
+    check_number("PPO_BETA", PPO_BETA, 0)
     check_int("N_PROMPTS", N_PROMPTS, 1)
     check_int("K", K, 2)
     check_int("EPOCHS", EPOCHS, 1)
