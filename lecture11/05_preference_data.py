@@ -30,8 +30,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    NOISE, NOUNS, SOUNDS, VALID_ABOVE, check_ascending, check_int, check_number, generator, gumbel, human_reward,
-    make_task, mean, observe, parse, print_table, run_script, setup_torch, sigmoid, split_polite, title, torch,
+    NOISE, VALID_ABOVE, check_ascending, check_int, check_number, generator, gumbel, human_reward, make_task, mean,
+    observe, print_table, reward_features, run_script, setup_torch, sigmoid, title, torch,
 )
 
 GAPS = (0.0, 0.25, 0.5, 1.0, 2.0)  # 演示 1：两条回答的 r* 差多少
@@ -41,7 +41,7 @@ N_ANSWERS, N_PAIRS, PAIR_SEED = 4000, 10_000, 81  # 演示 2：写多少条回�
 PAPER_AGREEMENT, PAPER_RM = 0.726, 0.724  # InstructGPT：标注员两两一致的比例、奖励模型的准确率
 RANK_SIZES = (2, 4, 9)  # 演示 3：一道题排几条回答
 N_PROMPTS, RANK_SEED = 20_000, 82  # 演示 3：用多少道题算误差
-WEIGHTS = (0.8, 1.2, 0.6, 0.6, 0.5, -1.0, 0.3)  # 演示 3 的真值 w：r* 给 features 那 7 样的分
+WEIGHTS = (0.8, 1.2, 0.6, 0.6, 0.5, -1.0, 0.3)  # 演示 3 的真值 w：r* 给 reward_features 那 7 样的分
 
 
 def human_answers(rng, n):
@@ -52,18 +52,6 @@ def human_answers(rng, n):
         if human_reward(words[-1], response) > VALID_ABOVE:
             answers.append((words[-1], response))
     return answers
-
-
-def features(subject, response):
-    """φ(y)，7 个数：形容词数（最多 2）、地点、副词、及物动词、叫对、叫错、客气。"""
-    polite, words = split_polite(response)
-    sentence = parse(words)
-    sounds = [verb for verb in sentence.verbs if verb in SOUNDS]
-    true = sounds.count(SOUNDS[NOUNS.index(subject) // 2])
-    return [
-        min(2, len(set(sentence.adjectives))), int(sentence.has_place), int(sentence.has_adverb),
-        int(len(sentence.nps) > 1), true, len(sounds) - true, int(polite),
-    ]
 
 
 def agreement_and_ceiling(probs):
@@ -185,7 +173,7 @@ def main():
 
     title(f"演示 3：一次排序值几个独立的对 —— {N_PROMPTS} 道题")
     gen = generator(RANK_SEED)
-    pool = torch.tensor([features(subject, response) for subject, response in answers], dtype=torch.float64)
+    pool = torch.tensor([reward_features(subject, response) for subject, response in answers], dtype=torch.float64)
     errors = {k: gap_errors(pool, N_PROMPTS, k, gen) for k in RANK_SIZES}
     small, big = RANK_SIZES[0], RANK_SIZES[-1]
     single = errors[big][1] * math.comb(big, 2)  # 一个独立的对的误差

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
     ADJECTIVES, ANIMALS, NOUNS, OPPOSITE, PLACES, PREFERENCE_SEEDS, RM_K, RM_PROMPTS, SOUNDS, VALID_ABOVE, VERB_INFO,
     check_int, generate, generator, human_reward, load_chat_sft, load_reward_model, mean, noun_form, observe, parse,
-    preference_prompts, print_table, ranked_answers, run_script, score, split_polite, title, torch, verb_form,
+    preference_prompts, print_table, ranked_answers, reward_features, run_script, score, title, torch, verb_form,
 )
 from farm import (
     INTRANSITIVE, R_ADJECTIVE, R_ADVERB, R_BROKEN, R_FALSE_SOUND, R_PLACE, R_POLITE, R_TRANSITIVE, R_TRUE_SOUND,
@@ -35,7 +35,7 @@ from farm import (
 
 N_EDITS, EDIT_SEED = 1500, 96  # 演示 1：从多少条回答里找能改的
 N_SHOW, SHOW_SEED = 1500, 97  # 演示 2：多少条回答
-INGREDIENTS = {  # 演示 2：r* 的 7 样成分，各值几分
+INGREDIENTS = {  # 演示 2：r* 的 7 样成分（次序同 reward_features），各值几分
     "形容词（最多 2）": R_ADJECTIVE, "有地点": R_PLACE, "有副词": R_ADVERB, "及物动词": R_TRANSITIVE,
     "叫对": R_TRUE_SOUND, "叫错": R_FALSE_SOUND, "客气": R_POLITE,
 }
@@ -86,15 +86,6 @@ def break_agreement(rng, subject, words):
     at = next(i for i, word in enumerate(words) if word in VERB_INFO)
     verb, plural = VERB_INFO[words[at]]
     return [*words[:at], verb_form(verb, not plural), *words[at + 1 :]]
-
-
-def ingredients(subject, answer):
-    """r* 的 7 样成分各有多少，次序同 INGREDIENTS（与 05 的 φ 相同）。"""
-    polite, words = split_polite(answer)
-    sentence = parse(words)
-    true = [verb == SOUNDS[NOUNS.index(subject) // 2] for verb in sentence.verbs if verb in SOUNDS]
-    return [min(2, len(set(sentence.adjectives))), sentence.has_place, sentence.has_adverb, len(sentence.nps) > 1,
-            true.count(True), true.count(False), polite]
 
 
 def regress(rows, y):
@@ -169,7 +160,7 @@ def main():
     ]
     rows = [[name, *(f"{x:.2f}" for x in row)] for name, row in zip(("全部", "合格的"), table)]
     print_table(["回答", "分数与 r* 的相关", "分数与长度", "r* 与长度"], rows)
-    phi, y = [ingredients(*case[3:]) for case in good], [case[0] for case in good]
+    phi, y = [reward_features(*case[3:]) for case in good], [case[0] for case in good]
     (plain, fit), (longer, fit_longer) = regress(phi, y), regress([[*x, c[2]] for x, c in zip(phi, good)], y)
     rows = [[item[0], str(item[1]), f"{a:.2f}", f"{b:.2f}"] for item, a, b in zip(INGREDIENTS.items(), plain, longer)]
     rows += [["长度，每个词", "0", "—", f"{longer[-1]:.2f}"], ["R^2", "—", f"{fit:.3f}", f"{fit_longer:.3f}"]]

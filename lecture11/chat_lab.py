@@ -47,7 +47,8 @@ import farm
 from farm import (
     ADJECTIVES, ANIMALS, ASSISTANT, BOS, EOS, NOUNS, NUMBERS, OPPOSITE, PAD, PLACES, SOUNDS, TASKS, TEMPLATES,
     UNSTOPPED, USER, VALID_ABOVE, VERB_INFO, WORDS, Example, has_form, human_reward, is_right, make_example,
-    make_prompt, make_task, noun_form, parse, pretraining_corpus, sft_examples, split_polite, verb_form,
+    make_prompt, make_task, noun_form, parse, pretraining_corpus, reward_features, sft_examples, split_polite,
+    verb_form,
 )
 from toy_llm import (
     bar, check_ascending, check_choice, check_int, check_number, mean, observe, pad, print_table, run_script,
@@ -58,11 +59,11 @@ __all__ = [
     "ADJECTIVES", "ANIMALS", "ASSISTANT", "BOS", "EOS", "Example", "GPT", "NOISE", "NOUNS", "NUMBERS", "OPPOSITE",
     "PAD", "PLACES", "RewardModel", "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "VERB_INFO",
     "Vocab", "WORDS", "bar", "check_ascending", "check_choice", "check_int", "check_number", "document_bits",
-    "encode_example", "finetune", "generate", "generator", "grade", "gumbel", "has_form", "human_reward",
-    "is_right", "load_base", "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt",
-    "make_task", "mean", "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse",
-    "preference_prompts", "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "run_script",
-    "score", "setup_torch", "sft_examples", "sigmoid", "split_polite", "title", "token_logprobs", "torch", "train_base",
+    "encode_example", "finetune", "generate", "generator", "grade", "gumbel", "has_form", "human_reward", "is_right",
+    "load_base", "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task", "mean",
+    "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse", "preference_prompts",
+    "pretraining_corpus", "print_table", "ranked_answers", "response_logprob", "reward_features", "run_script", "score",
+    "setup_torch", "sft_examples", "sigmoid", "split_polite", "title", "token_logprobs", "torch", "train_base",
     "train_reward_model", "verb_form",
 ]
 

@@ -505,6 +505,20 @@ def human_reward(subject, response):
 _CONTENT = frozenset(CONTENT_WORDS)
 
 
+def reward_features(subject, response):
+    """
+    φ(y)，合格的回答里 r* 加减分的 7 样，各有多少：形容词（最多 2）、地点、副词、及物动词、叫对、叫错、客气。
+    """
+    polite, words = split_polite(response)
+    sentence = parse(words)
+    sounds = [verb for verb in sentence.verbs if verb in SOUNDS]
+    true = sounds.count(SOUNDS[NOUN_INFO[subject][0]])
+    return [
+        min(MAX_PAID_ADJECTIVES, len(set(sentence.adjectives))), int(sentence.has_place), int(sentence.has_adverb),
+        int(len(sentence.nps) > 1), true, len(sounds) - true, int(polite),
+    ]
+
+
 # ==============================================================================
 # 五、给十种任务判分
 # ==============================================================================

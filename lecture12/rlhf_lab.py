@@ -310,10 +310,10 @@ def fault_shares(true):
 
 def rollout_stats(policy, ref, rm, vocab, n, seed):
     """
-    policy 在 n 道随机的题上各答一条：{"rm", "true", "valid", "kl", "nostop", "se", "faults", "answers", "examples"}。
+    policy 在 n 道随机的题上各答一条：{"rm", "true", "valid", "kl", "nostop", "se", "faults", "answers"}。
 
     rm、true、kl 是平均（kl 是 log π - log π_ref 的平均，蒙特卡洛估计 KL(π || π_ref)）；valid、nostop 是比例；
-    se 是 true 的标准误；faults 是四种不合格各占多少；answers 是 [(subject, 回答)]；examples 是前 4 条回答。
+    se 是 true 的标准误；faults 是四种不合格各占多少；answers 是 [(subject, 回答)]。
     """
     prompts, subjects = map(list, zip(*random_prompts(random.Random(seed), n)))
     responses = sample_responses(policy, vocab, prompts, generator(seed))
@@ -329,7 +329,6 @@ def rollout_stats(policy, ref, rm, vocab, n, seed):
         "se": math.sqrt(mean((r - average) ** 2 for r in true) / n),
         "faults": fault_shares(true),
         "answers": list(zip(subjects, responses)),
-        "examples": [" ".join(response) for response in responses[:4]],
     }
 
 

@@ -736,7 +736,7 @@ def test_script_05_features_times_weights_is_the_reward_where_nothing_is_penalis
     for subject, response in script.human_answers(rng, 300):
         words = farm.split_polite(response)[1]
         content = [w for w in words if w in farm.CONTENT_WORDS]
-        phi = script.features(subject, response)
+        phi = script.reward_features(subject, response)
         adjectives = len(parse(words).adjectives)
         reward = human_reward(subject, response)
         if len(words) <= 11 and len(content) == len(set(content)) and adjectives <= 2 and reward > -1.9:
@@ -824,11 +824,10 @@ def test_script_06_sorts_pairs_by_kind_and_asks_the_judge():
     assert pair == ((-1, -4), (0, 0), (3, 2))
 
 
-def test_script_07_ingredients_are_those_of_05_and_the_regression_is_exact_on_a_line():
+def test_script_07_weights_are_those_of_05_and_the_regression_is_exact_on_a_line():
     script, five, rng = load("lecture11/07_blind_spots.py"), load("lecture11/05_preference_data.py"), random.Random(5)
     answers = five.human_answers(rng, 200)
-    rows = [script.ingredients(*answer) for answer in answers]
-    assert rows == [five.features(*answer) for answer in answers]
+    rows = [farm.reward_features(*answer) for answer in answers]
     assert tuple(script.INGREDIENTS.values()) == five.WEIGHTS
     y = [2 + math.fsum(w * x for w, x in zip(five.WEIGHTS, row)) for row in rows]
     weights, fit = script.regress(rows, y)

@@ -49,6 +49,7 @@ def test_readme_records_a_cold_run_of_every_script():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [\d.]+ \| (lecture\d\d/\w+\.py) \| [\d.]+ \| (\d+) \|$", text, re.M)
     assert [path for path, _ in rows] == [script.path for script in course.find_scripts()]
+    assert f"{len(rows)} 个脚本，{sum(int(claims) for _, claims in rows)} 条结论" in text
     for path, claims in rows:
         assert usual_output(path).count("\n  √ ") == int(claims), path
 
