@@ -181,8 +181,10 @@ def python_with(*requirements):
             venv.create(VENV, clear=True, with_pip=True)
         for req, stamp in stamps.items():
             if not stamp.exists():
-                install = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", ROOT / req[0]]
-                subprocess.run(install, check=True, stdout=sys.stderr)
+                pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", ROOT / req[0]]
+                # 预先编译全部文件要多花一倍的时间，而用到的那些第一次导入时自会编译并记下
+                options = [] if sys.dont_write_bytecode else ["--no-compile"]
+                subprocess.run(pip + options, check=True, stdout=sys.stderr)
                 stamp.touch()  # 装完才盖章：中途断掉的安装下次会继续
     except (OSError, subprocess.CalledProcessError) as error:
         modules = "、".join(module for req in missing for module in req[1])

@@ -95,6 +95,28 @@ def check_ascending(name, values, at_least=2, low=None):
     return values
 
 
+def check_counts(name, values, low=1, high=10**6, at_least=2):
+    """检查 values 是至少 at_least 个整数，都在 [low, high] 里，从小到大、不重复；返回它。"""
+    for value in check_ascending(name, values, at_least):
+        check_int(f"{name} 里的数", value, low, high)
+    return values
+
+
+def check_each(name, values, check, *limits, at_least=1):
+    """检查 values 是至少 at_least 项的元组或列表，每一项都通过 check(名字, 项, *limits)；返回它。"""
+    if not isinstance(values, (tuple, list)) or len(values) < at_least:
+        raise ValueError(f"{name} 应当是至少有 {at_least} 项的元组，收到的是 {values!r}")
+    for value in values:
+        check(f"{name} 的每一项", value, *limits)
+    return values
+
+
+def check_seeds(**seeds):
+    """检查每个种子都是整数：check_seeds(SET_SEED=SET_SEED, …)。用 None 当种子，每次的结果都不同。"""
+    for name, seed in seeds.items():
+        check_int(name, seed)
+
+
 def check_choice(name, value, allowed):
     """检查 value 是 allowed 里的一个，返回它；否则 ValueError，列出允许的值。"""
     if value not in allowed:

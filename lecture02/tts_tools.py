@@ -29,33 +29,27 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar, check_ascending,
-    check_choice, check_int, check_number, extend_trace, fmt_size, make_problem, make_problem_set, mean, observe, pad,
-    pass_at_k, path_probs, print_table, run_script, sample_index, sigmoid, softmax, step_hardness, title,
+    check_choice, check_counts, check_int, check_number, check_seeds, extend_trace, fmt_size, make_problem,
+    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, sigmoid,
+    softmax, step_hardness, title,
 )
 
 __all__ = [
     # 从 toy_llm 转手出去的
     "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "Problem", "Sample", "Step", "ToyLLM", "apply_bug", "apply_op",
-    "bar", "check_ascending", "check_choice", "check_int", "check_number", "extend_trace", "fmt_size", "make_problem",
-    "make_problem_set", "mean", "observe", "pad", "pass_at_k", "path_probs", "print_table", "run_script",
-    "sample_index", "sigmoid", "softmax", "step_hardness", "title",
+    "bar", "check_ascending", "check_choice", "check_counts", "check_int", "check_number", "check_seeds",
+    "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad", "pass_at_k",
+    "path_probs", "print_table", "run_script", "sample_index", "sigmoid", "softmax", "step_hardness", "title",
     # 测试时扩展的工具
-    "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_counts", "check_levels",
-    "check_seeds", "coverage", "first_reaching", "flops", "is_rounded", "majority_vote", "paired_gain",
-    "sample_traces", "weighted_vote",
+    "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_levels",
+    "coverage", "first_reaching", "flops", "is_rounded", "majority_vote", "paired_gain", "sample_traces",
+    "weighted_vote",
 ]
 
 
 # ==============================================================================
-# 零、检查脚本顶部的常数（toy_llm 的 check_int 等之外，这一讲还常用的三种）
+# 零、检查脚本顶部的常数：易、中、难三段难度（其余的检查在 toy_llm 里）
 # ==============================================================================
-def check_counts(name, values, low=1, high=10**6, at_least=2):
-    """检查 values 是至少 at_least 个整数，都在 [low, high] 里，从小到大、不重复；返回它。"""
-    for value in check_ascending(name, values, at_least):
-        check_int(f"{name} 里的数", value, low, high)
-    return values
-
-
 def check_levels(name, levels, low, high):
     """检查 levels 是 {"易": (从, 到), "中": …, "难": …}，每一段都在 [low, high] 里；返回它。"""
     if not isinstance(levels, dict) or list(levels) != ["易", "中", "难"]:
@@ -66,12 +60,6 @@ def check_levels(name, levels, low, high):
         start = check_number(f"{name} 的“{level}”的下端", span[0], low)
         check_number(f"{name} 的“{level}”的上端", span[1], start, high)
     return levels
-
-
-def check_seeds(**seeds):
-    """检查每个种子都是整数：check_seeds(SET_SEED=SET_SEED, …)。"""
-    for name, seed in seeds.items():
-        check_int(name, seed)
 
 
 # ==============================================================================

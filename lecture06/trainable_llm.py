@@ -33,14 +33,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     ALPHA, BETA, LOGIT_BUG, LOGIT_CARELESS, PROCEDURES, REF_SIZE, ToyLLM, apply_bug, apply_op, bar, check_ascending,
-    check_choice, check_int, check_number, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table,
-    run_script, sample_index, sigmoid, softmax, step_hardness, title,
+    check_choice, check_counts, check_each, check_int, check_number, check_seeds, make_problem_set, mean, observe,
+    pad, pass_at_k, path_probs, print_table, run_script, sample_index, sigmoid, softmax, step_hardness, title,
 )
 
 __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
-    "PROCEDURES", "apply_bug", "apply_op", "check_ascending", "check_choice", "check_int", "check_number",
-    "make_problem_set", "mean", "observe", "pass_at_k", "path_probs", "print_table", "run_script", "sample_index",
-    "sigmoid", "softmax", "title",
+    "PROCEDURES", "apply_bug", "apply_op", "check_ascending", "check_choice", "check_counts", "check_each",
+    "check_int", "check_number", "check_seeds", "make_problem_set", "mean", "observe", "pass_at_k", "path_probs",
+    "print_table", "run_script", "sample_index", "sigmoid", "softmax", "title",
     "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key",
     "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft",
     "step_records", "true_contexts", "value_at",

@@ -51,14 +51,15 @@ from farm import (
     verb_form,
 )
 from toy_llm import (
-    bar, check_ascending, check_choice, check_int, check_number, mean, observe, pad, print_table, run_script,
-    sigmoid, title,
+    bar, check_ascending, check_choice, check_each, check_int, check_number, check_seeds, mean, observe, pad,
+    print_table, run_script, sigmoid, title,
 )
 
 __all__ = [
     "ADJECTIVES", "ANIMALS", "ASSISTANT", "BOS", "EOS", "Example", "GPT", "NOISE", "NOUNS", "NUMBERS", "OPPOSITE",
     "PAD", "PLACES", "RewardModel", "SOUNDS", "TASKS", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "VERB_INFO",
-    "Vocab", "WORDS", "bar", "check_ascending", "check_choice", "check_int", "check_number", "document_bits",
+    "Vocab", "WORDS", "bar", "check_ascending", "check_choice", "check_each", "check_int", "check_number",
+    "check_seeds", "document_bits",
     "encode_example", "finetune", "generate", "generator", "grade", "gumbel", "has_form", "human_reward", "is_right",
     "load_base", "load_chat_sft", "load_reward_model", "load_vocab", "make_example", "make_prompt", "make_task", "mean",
     "next_word_probs", "noun_form", "observe", "pad", "pad_batch", "pair_loss", "parse", "preference_prompts",
@@ -130,8 +131,8 @@ def _check_constants():
 
 
 def generator(seed):
-    """种子固定的随机数发生器，给 generate 的 gen 用。"""
-    return torch.Generator().manual_seed(check_int("seed", seed))
+    """种子固定的随机数发生器，给 generate 的 gen 用。seed 是 64 位能放下的整数。"""
+    return torch.Generator().manual_seed(check_int("seed", seed, -(2**63), 2**63 - 1))
 
 
 # ==============================================================================

@@ -38,21 +38,21 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture11"))
 from chat_lab import (
     ANIMALS, ASSISTANT, GPT, NOISE, PREFERENCE_SEEDS, RM_K, TEMPLATES, UNSTOPPED, USER, VALID_ABOVE, bar,
-    check_ascending, check_choice, check_int, check_number, generate, generator, human_reward, load_chat_sft,
-    load_reward_model, mean, noun_form, observe, pad, parse, print_table, ranked_answers, response_logprob, run_script,
-    score, setup_torch, sigmoid, split_polite, title, train_reward_model,
+    check_ascending, check_choice, check_each, check_int, check_number, check_seeds, generate, generator,
+    human_reward, load_chat_sft, load_reward_model, mean, noun_form, observe, pad, parse, print_table, ranked_answers,
+    response_logprob, run_script, score, setup_torch, sigmoid, split_polite, title, train_reward_model,
 )
 from farm import R_BROKEN, R_DISAGREES, R_OTHER_ANIMAL, R_WRONG_NUMBER
 
 __all__ = [
     "ALGORITHMS", "ANIMALS", "ASSISTANT", "FAULTS", "GPT", "NOISE", "PREFERENCE_SEEDS", "PROMPT_SUBJECTS", "RM_K",
-    "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_ascending", "check_choice", "check_int",
-    "check_number", "describe_prompt", "dpo_loss", "entropy_bits", "fault_shares", "frozen_copy", "generate",
-    "generator", "human_reward", "kl_estimates", "load_models", "mean", "mean_stats", "noun_form", "observe",
-    "on_support", "optimal_policy", "pad", "pairs_of", "parse", "pg_loss", "policy_stats", "preference_data",
-    "print_table", "random_prompts", "ranked_answers", "rm_reward", "rollout_stats", "run_script", "sample_responses",
-    "score", "scored_support", "seq_logprob", "setup_torch", "sigmoid", "split_polite", "support_of", "title", "torch",
-    "train_dpo", "train_pg", "train_reward_model",
+    "Support", "TEMPLATES", "UNSTOPPED", "USER", "VALID_ABOVE", "bar", "check_ascending", "check_choice",
+    "check_each", "check_int", "check_number", "check_seeds", "describe_prompt", "dpo_loss", "entropy_bits",
+    "fault_shares", "frozen_copy", "generate", "generator", "human_reward", "kl_estimates", "load_models", "mean",
+    "mean_stats", "noun_form", "observe", "on_support", "optimal_policy", "pad", "pairs_of", "parse", "pg_loss",
+    "policy_stats", "preference_data", "print_table", "random_prompts", "ranked_answers", "rm_reward",
+    "rollout_stats", "run_script", "sample_responses", "score", "scored_support", "seq_logprob", "setup_torch",
+    "sigmoid", "split_polite", "support_of", "title", "torch", "train_dpo", "train_pg", "train_reward_model",
 ]
 
 PROMPT_SUBJECTS = [noun_form(animal, plural) for animal in ANIMALS for plural in (False, True)]  # 16 个主语

@@ -1,8 +1,9 @@
 """
 改常数是安全的：任何数字常数减半、加倍、改成 0、1、-1，要么正常跑完（表里没有 nan、inf），
 要么以一句中文的 ValueError 结束；不会有来自内部的错误，也不会慢到 10 倍以上。
+改成另一种东西（None、一串字、空的元组……）也一样。
 
-平时抽 40 个；--slow 时全部做一遍。
+平时各抽 40 个；--slow 时全部做一遍。
 """
 import ast
 import random
@@ -36,12 +37,23 @@ def variants(node):
     return []
 
 
-def all_edits(torch):
+def odd_variants(node):
+    """一个常数的新值（源码文字）：换成另一种东西，或者一个空的。"""
+    if isinstance(node, ast.Tuple):
+        return ["None", "7", "()", "(None,)", "('abc',)"]
+    if isinstance(node, ast.Dict):
+        return ["None", "()", "{}"]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return ["None", "7", "'abc'"]
+    return ["None", "'abc'", "()"]
+
+
+def all_edits(torch, ways=variants):
     return [
         (script, name, new)
         for script in numbered_scripts(torch)
         for name, node in constants(script).items()
-        for new in variants(node)
+        for new in ways(node)
     ]
 
 
@@ -57,8 +69,8 @@ def check_edit(script, name, new, folder, seconds):
 
 
 def sampled_edits():
-    edits = all_edits(torch=False)
-    return random.Random(SAMPLE_SEED).sample(edits, min(SAMPLE, len(edits)))
+    rng = random.Random(SAMPLE_SEED)
+    return [edit for ways in (variants, odd_variants) for edit in rng.sample(all_edits(False, ways), SAMPLE)]
 
 
 @pytest.mark.parametrize("script, name, new", sampled_edits())
@@ -70,6 +82,13 @@ def test_sampled_edits_end_well(script, name, new, tmp_path):
 @pytest.mark.parametrize("script, name, new", all_edits(torch=False))
 def test_every_edit_ends_well(script, name, new, tmp_path):
     check_edit(script, name, new, tmp_path, PER_RUN_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1300)
+@pytest.mark.parametrize("script, name, new", all_edits(False, odd_variants) + all_edits(True, odd_variants))
+def test_every_odd_edit_ends_well(script, name, new, tmp_path):
+    check_edit(script, name, new, tmp_path, seconds=1200)
 
 
 @pytest.mark.slow

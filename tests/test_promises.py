@@ -15,29 +15,45 @@ from harness import ROOT, TORCH_LECTURES, load, numbered_scripts, run, usual_out
 STDLIB = numbered_scripts(torch=False)
 ALL = numbered_scripts()
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lecture[0-9][0-9]/*.py"))
+EVERY_OTHER_TORCH = [  # 再跑一遍要几十秒：平时隔一个脚本做一个，--slow 时全做
+    pytest.param(script, marks=[pytest.mark.slow] if i % 2 else [])
+    for i, script in enumerate(numbered_scripts(torch=True))
+]
 HASH_SEEDS = {"gbk": "1", "ascii": "2", "latin-1": "3"}
+STRINGIO = "StringIO"
 
 
-def consoles():
-    """每个脚本轮流用一种终端；--slow 时三种都用。"""
-    for i, script in enumerate(STDLIB):
-        for j, encoding in enumerate(HASH_SEEDS):
-            yield pytest.param(script, encoding, marks=[] if i % len(HASH_SEEDS) == j else [pytest.mark.slow])
+def in_turn(scripts, ways):
+    """每个脚本轮流用 ways 里的一种；其余的留给 --slow。"""
+    for i, script in enumerate(scripts):
+        for j, way in enumerate(ways):
+            yield pytest.param(script, way, marks=[] if i % len(ways) == j else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("script, encoding", list(consoles()))
-def test_same_output_on_any_console_folder_and_hash_seed(script, encoding, tmp_path):
-    """换终端编码、换工作目录、换 PYTHONHASHSEED：字节与照常运行的输出相同，编码里没有的字变成"?"。"""
-    done = run(script, cwd=tmp_path, PYTHONIOENCODING=encoding, PYTHONHASHSEED=HASH_SEEDS[encoding])
+def check_same_bytes(script, encoding, folder):
+    done = run(script, cwd=folder, PYTHONIOENCODING=encoding, PYTHONHASHSEED=HASH_SEEDS[encoding])
     assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
     assert done.stdout == usual_output(script).encode(encoding, "replace")
 
 
-@pytest.mark.parametrize("script", numbered_scripts(torch=True))
+@pytest.mark.parametrize("script, way", list(in_turn(STDLIB, [*HASH_SEEDS, STRINGIO])))
+def test_same_output_on_any_console_folder_and_hash_seed(script, way, tmp_path):
+    """
+    换终端编码、换工作目录、换 PYTHONHASHSEED：字节与照常运行的输出相同，编码里没有的字变成"?"。
+
+    StringIO：Jupyter、pytest 把 stdout 换成没有 reconfigure 的对象，输出不变。
+    """
+    if way != STRINGIO:
+        return check_same_bytes(script, way, tmp_path)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert out.getvalue() == usual_output(script)
+
+
+@pytest.mark.parametrize("script", EVERY_OTHER_TORCH)
 def test_torch_script_prints_the_same_bytes_twice(script, tmp_path):
-    done = run(script, cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONHASHSEED="1")
-    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
-    assert done.stdout == usual_output(script).encode("ascii", "replace")
+    check_same_bytes(script, "ascii", tmp_path)
 
 
 @pytest.mark.parametrize("script", ALL)
@@ -71,15 +87,6 @@ def test_the_title_comes_before_any_computing(script, monkeypatch):
     with contextlib.redirect_stdout(out), contextlib.suppress(_StopError):
         runpy.run_path(str(ROOT / script), run_name="__main__")
     assert "演示 1：" in out.getvalue()
-
-
-@pytest.mark.parametrize("script", STDLIB)
-def test_runs_with_stdout_replaced(script):
-    """Jupyter、pytest 把 stdout 换成没有 reconfigure 的对象：输出不变。"""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        runpy.run_path(str(ROOT / script), run_name="__main__")
-    assert out.getvalue() == usual_output(script)
 
 
 @pytest.mark.parametrize("module", MODULES)
