@@ -38,14 +38,12 @@ def variants(node):
 
 
 def odd_variants(node):
-    """一个常数的新值（源码文字）：换成另一种东西，或者一个空的。"""
-    if isinstance(node, ast.Tuple):
+    """一个常数的新值（源码文字）：数字、数字的元组换成另一种东西，或者空的。"""
+    if is_number(node):
+        return ["None", "'abc'", "()"]
+    if isinstance(node, ast.Tuple) and node.elts and all(map(is_number, node.elts)):
         return ["None", "7", "()", "(None,)", "('abc',)"]
-    if isinstance(node, ast.Dict):
-        return ["None", "()", "{}"]
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return ["None", "7", "'abc'"]
-    return ["None", "'abc'", "()"]
+    return []
 
 
 def all_edits(torch, ways=variants):
