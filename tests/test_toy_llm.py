@@ -9,9 +9,9 @@ import toy_llm
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_llm import (
-    ALPHA, CARELESS_OFFSETS, PROCEDURES, Problem, Step, ToyLLM, apply_bug, apply_op, bar, check_int, check_number,
-    display_width, extend_trace, fmt_size, make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs,
-    print_table, sample_index, sigmoid, softmax, step_hardness,
+    ALPHA, CARELESS_OFFSETS, PROCEDURES, Problem, Step, ToyLLM, apply_bug, apply_op, bar, check_counts, check_each,
+    check_int, check_number, check_seeds, display_width, extend_trace, fmt_size, make_problem, make_problem_set, mean,
+    observe, pad, pass_at_k, path_probs, print_table, sample_index, sigmoid, softmax, step_hardness,
 )
 
 values = st.integers(-10**7, 10**7)
@@ -384,6 +384,12 @@ BAD_INPUTS = [
     (lambda: mean([]), "xs", "空", "至少"),
     (lambda: pad("a", 3, "middle"), "align", "'middle'", "left"),
     (lambda: check_number("x", 10**400), "x", "10000", "有限的数"),
+    (lambda: check_each("XS", 7, check_int), "XS", "7", "至少有 1 项"),
+    (lambda: check_each("XS", (1,), check_int, at_least=2), "XS", "(1,)", "至少有 2 项"),
+    (lambda: check_each("XS", (1, "a"), check_number, 0), "XS 的每一项", "'a'", "≥ 0"),
+    (lambda: check_counts("KS", (4, 2)), "KS", "(4, 2)", "从小到大"),
+    (lambda: check_counts("KS", (1, 2.5)), "KS 里的数", "2.5", "整数"),
+    (lambda: check_seeds(A=1, B=None), "B", "None", "整数"),
     (lambda: print_table(["a", "b"], [["1"]]), "rows", "2", "headers"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1, 2], ["bug", "bug"], RNG), "values", "2", "1 步"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1], [], RNG), "procs", "0", "等长"),
@@ -410,6 +416,21 @@ def test_checks_accept_exactly_the_range(x):
             assert check() == x
         else:
             with pytest.raises(ValueError, match="x 应当是"):
+                check()
+
+
+@given(st.one_of(st.none(), st.integers(), st.lists(st.integers(-1, 4), max_size=4), st.text(max_size=3)))
+def test_checks_of_tuples_accept_exactly_what_they_say(xs):
+    """与照着说法直接写的条件对照：check_each 要每一项在范围里，check_counts 还要从小到大、不重复。"""
+    inside = isinstance(xs, list) and len(xs) >= 2 and min(xs) >= 0 and max(xs) <= 3
+    for ok, check in [
+        (inside, lambda: check_each("xs", xs, check_int, 0, 3, at_least=2)),
+        (inside and xs == sorted(set(xs)), lambda: check_counts("xs", xs, 0, 3)),
+    ]:
+        if ok:
+            assert check() is xs
+        else:
+            with pytest.raises(ValueError, match="xs"):
                 check()
 
 
