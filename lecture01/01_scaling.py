@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    ToyLLM, bar, check_ascending, check_int, check_number, fmt_size, make_problem_set, mean, observe, pad,
-    path_probs, print_table, run_script, title,
+    ToyLLM, bar, check_ascending, check_int, check_number, check_seeds, fmt_size, make_problem_set, mean, observe,
+    pad, path_probs, print_table, run_script, title,
 )
 
 SIZES = (1e7, 1e8, 1e9, 1e10, 1e11, 1e12)  # 模型的参数量，相邻两个差 10 倍
@@ -89,6 +89,7 @@ def main():
     check_number("RARE", RARE, 0, 1)
     check_int("SMALL_TEST", SMALL_TEST, 1)
     check_int("BIG_TEST", BIG_TEST, 1)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED)
     longest = STEPS[-1]
 
     title("演示 1：同一批模型，量一步和量整题")

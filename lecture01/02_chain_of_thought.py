@@ -28,8 +28,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    NO_COT_PENALTY, ToyLLM, check_ascending, check_int, check_number, make_problem_set, mean, observe, path_probs,
-    print_table, run_script, title,
+    NO_COT_PENALTY, ToyLLM, check_ascending, check_counts, check_int, check_number, check_seeds, make_problem_set, mean,
+    observe, path_probs, print_table, run_script, title,
 )
 
 SIZE = 1e11  # 演示 1、3 用的模型的参数量
@@ -76,13 +76,15 @@ def in_words(x):
 
 
 def main():
+    check_int("MAX_STEPS", MAX_STEPS, 2)
     check_int("LONG", LONG, 2, MAX_STEPS)
-    for steps_name, steps in (("STEPS", STEPS), ("PEAK_STEPS", PEAK_STEPS)):
-        for n in check_ascending(steps_name, steps):
-            check_int(f"{steps_name} 里的步数", n, 1, MAX_STEPS)
-    for size in (SIZE, *check_ascending("SIZES", SIZES)):
-        check_number("SIZE 和 SIZES 里的规模", size, 0, open_low=True)
+    check_counts("STEPS", STEPS, 1, MAX_STEPS)
+    check_counts("PEAK_STEPS", PEAK_STEPS, 1, MAX_STEPS)
+    check_number("SIZE", SIZE, 0, open_low=True)
+    for size in check_ascending("SIZES", SIZES):
+        check_number("SIZES 里的规模", size, 0, open_low=True)
     check_int("N_PROBLEMS", N_PROBLEMS, 1)
+    check_seeds(SEED=SEED)
     name = ToyLLM(SIZE).name
 
     title(f"演示 1：题目越长，倍数越大，增益先升后降 —— {name} 的模型")

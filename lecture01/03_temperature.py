@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    OP_SIGNS, ToyLLM, check_ascending, check_choice, check_int, check_number, make_problem_set, mean, observe,
-    path_probs, print_table, run_script, title,
+    OP_SIGNS, ToyLLM, check_ascending, check_choice, check_int, check_number, check_seeds, make_problem_set, mean,
+    observe, path_probs, print_table, run_script, title,
 )
 
 SIZE = 3e9  # 模型的参数量
@@ -73,9 +73,14 @@ def main():
     check_number("SIZE", SIZE, 0, open_low=True)
     check_int("N_STEPS", N_STEPS, 1)
     check_int("N_PROBLEMS", N_PROBLEMS, 1)
-    op, a, b = TRAP_STEP
-    check_choice("TRAP_STEP 的运算", op, OP_SIGNS)
     check_int("N_TRIES", N_TRIES, 1)
+    if not isinstance(TRAP_STEP, (tuple, list)) or len(TRAP_STEP) != 3:
+        raise ValueError(f"TRAP_STEP 应当是 (运算, a, b) 三项，收到的是 {TRAP_STEP!r}")
+    op, a, b = TRAP_STEP
+    check_choice("TRAP_STEP 的运算", op, tuple(OP_SIGNS))
+    check_int("TRAP_STEP 的 a", a)
+    check_int("TRAP_STEP 的 b", b)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED)
     model = ToyLLM(SIZE)
 
     title(f"演示 1：pass@k 随温度怎么变 —— {model.name} 的模型，{N_STEPS} 步的题")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    ToyLLM, check_ascending, check_int, check_number, make_problem_set, mean, observe, pass_at_k, path_probs,
+    ToyLLM, check_counts, check_int, check_number, check_seeds, make_problem_set, mean, observe, pass_at_k, path_probs,
     print_table, run_script, title,
 )
 
@@ -100,11 +100,12 @@ def moment_cells(moments):
 def main():
     check_number("P_TRUE", P_TRUE, 0, 1, open_low=True)
     check_int("K", K, 1)
+    check_int("N_LIMIT", N_LIMIT, 1)
     check_int("N", N, 1, N_LIMIT)
-    for n in check_ascending("NS", NS):
-        check_int("NS 里的每个 n", n, K, N_LIMIT)
-    for k in check_ascending("KS", KS):
-        check_int("KS 里的每个 k", k, 1, N)
+    check_counts("NS", NS, K, N_LIMIT)
+    check_counts("KS", KS, 1, N)
+    if not isinstance(GOLDEN, (tuple, list)) or len(GOLDEN) != 3:
+        raise ValueError(f"GOLDEN 应当是 (n, c, k) 三项，收到的是 {GOLDEN!r}")
     golden_n = check_int("GOLDEN 的 n", GOLDEN[0], 1, N_LIMIT)
     check_int("GOLDEN 的 c", GOLDEN[1], 0, golden_n)
     check_int("GOLDEN 的 k", GOLDEN[2], 0, golden_n)
@@ -112,6 +113,7 @@ def main():
     check_int("N_PROBLEMS", N_PROBLEMS, 1)
     check_int("MIN_STEPS", MIN_STEPS, 1)
     check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
+    check_seeds(SEED=SEED)
 
     title(f"演示 1：n 越大越准 —— p = {P_TRUE:g}，估计 pass@{K}，真值 {truth(P_TRUE, K):.3f}")
     headers = ["代入法偏差", "代入法标准差", "无偏估计偏差", "无偏估计标准差"]

@@ -31,16 +31,15 @@ from pathlib import Path
 LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from tts_tools import (
-    ORM, ToyLLM, check_ascending, check_int, check_number, fmt_size, majority_vote, make_problem_set, mean, observe,
-    pass_at_k, print_table, run_script, title,
+    ORM, ToyLLM, check_ascending, check_int, check_number, check_seeds, fmt_size, majority_vote, make_problem_set, mean,
+    observe, pass_at_k, print_table, run_script, title,
 )
 
 SIZES = (1e9, 1e10, 1e11)  # 演示 1、2：模型的参数量
 MODEL_SIZE = 1e10  # 演示 3、4：模型的参数量
 TEMPERATURE = 0.7  # 采样温度
 N_PROBLEMS = 200  # 多少道题
-MIN_STEPS = 3  # 题目最少几步
-MAX_STEPS = 8  # 题目最多几步
+MIN_STEPS, MAX_STEPS = 3, 8  # 题目最少、最多几步
 REPEATS = 10  # 每道题重复几遍
 ROUNDS = 3  # 修正几轮
 PRESS = 0.3  # 逼问：一轮里被告知"一定有错"的概率（1 就是每轮都逼）
@@ -124,11 +123,14 @@ def row_of(name, how, log):
 def main():
     check_ascending("SIZES", SIZES, low=1)
     check_ascending("NOISES", NOISES, low=0)
-    for name in ("REPEATS", "ROUNDS", "MAX_REDRAWS"):
+    check_number("MODEL_SIZE", MODEL_SIZE, 0, open_low=True)
+    for name in ("REPEATS", "ROUNDS", "MAX_REDRAWS", "N_PROBLEMS", "MIN_STEPS"):
         check_int(name, globals()[name], 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
     check_number("PRESS", PRESS, 0, 1)
     check_number("CUT", CUT)
     check_number("TEMPERATURE", TEMPERATURE, 0, open_low=True)
+    check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED, CRITIC_SEED=CRITIC_SEED)
 
     title("演示 1：再检查一遍 —— 没有新信息，重做是不动点")
     problems = make_problem_set(random.Random(SET_SEED), N_PROBLEMS, MIN_STEPS, MAX_STEPS)

@@ -30,9 +30,9 @@ from pathlib import Path
 LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from tts_tools import (
-    CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, bar, check_ascending, check_choice, check_int,
-    check_number, extend_trace, make_problem_set, mean, observe, pad, print_table, run_script, sample_index, sigmoid,
-    softmax, title,
+    CARELESS_OFFSETS, PROCEDURES, ToyLLM, apply_bug, apply_op, bar, check_choice, check_counts, check_int,
+    check_number, check_seeds, extend_trace, make_problem_set, mean, observe, pad, print_table, run_script,
+    sample_index, sigmoid, softmax, title,
 )
 
 TEMPERATURE = 0.7  # 采样温度；修的那一步也用它
@@ -154,11 +154,16 @@ def main():
     check_number("TEMPERATURE", TEMPERATURE, 0)
     for name in ("THETA0", "ALWAYS"):
         check_number(name, globals()[name])
-    for name in ("MAX_TURNS", "EPOCHS", "LOG_EVERY", "REPEATS", "MORE_REPEATS"):
+    for name in ("MAX_TURNS", "EPOCHS", "LOG_EVERY", "REPEATS", "MORE_REPEATS", "N_PROBLEMS", "MIN_STEPS"):
         check_int(name, globals()[name], 1)
-    check_number("LR", LR, 0, open_low=True)
-    for k in check_ascending("TRIES", TRIES, 1):
-        check_int("TRIES", k, 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
+    for name in ("LR", "MODEL_SIZE"):
+        check_number(name, globals()[name], 0, open_low=True)
+    check_counts("TRIES", TRIES, at_least=1)
+    check_seeds(
+        TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, TRAIN_SEED=TRAIN_SEED, TEST_SEED=TEST_SEED,
+        MORE_SEED=MORE_SEED, RANDOM_TRAIN_SEED=RANDOM_TRAIN_SEED, RANDOM_TEST_SEED=RANDOM_TEST_SEED,
+    )
 
     title("演示 1：真的反馈 —— σ(θ) 怎样学上去，学会之后值多少次采样")
     model = ToyLLM(MODEL_SIZE)

@@ -32,7 +32,7 @@ sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import CalculatorError, calculate, expression_of
 from tts_tools import (
     CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, ToyLLM, apply_bug, apply_op, check_ascending, check_int, check_number,
-    make_problem_set, mean, observe, print_table, run_script, sample_index, step_hardness, title,
+    check_seeds, make_problem_set, mean, observe, print_table, run_script, sample_index, step_hardness, title,
 )
 
 SIZES = (1e8, 1e9, 1e10, 1e11)  # 模型的参数量
@@ -46,13 +46,10 @@ KEPT_SHARE = 0.3  # 一种步骤里，调用留下来的比例不低于它，微
 FLOOR = 1e-3  # 看到错的结果以后，正确续写还剩多少概率（log 里不能是 0）
 CALLS = 8  # 过滤时每一步写几次调用
 N_PROBLEMS = 200  # 测试题、训练题各多少道
-MIN_STEPS = 2  # 题目最少几步
-MAX_STEPS = 5  # 题目最多几步
+MIN_STEPS, MAX_STEPS = 2, 5  # 题目最少、最多几步
 REPEATS = 15  # 每道测试题做几次
-TEST_SET_SEED = 430  # 出测试题的随机种子
-TRAIN_SET_SEED = 431  # 出训练题的随机种子
-RUN_SEED = 432  # 作答的随机种子
-FILTER_SEED = 433  # 学习调用的随机种子
+TEST_SET_SEED, TRAIN_SET_SEED = 430, 431  # 出测试题、出训练题的随机种子
+RUN_SEED, FILTER_SEED = 432, 433  # 作答、学习调用的随机种子
 BROKEN = ("{} =", "calc({})", "({}", "{} 元")  # 写坏的算式长什么样
 EXAMPLES = (("add", 47, 85), ("sub", 132, 85), ("mul", 47, 6), ("mul", 47, 12))  # 演示 1 的步骤
 
@@ -156,9 +153,12 @@ def main():
         check_number(name, globals()[name], 0, 1, open_low=name == "FLOOR")
     check_number("TAU", TAU)
     check_number("LEARNER", LEARNER, 0, open_low=True)
-    for name, count in (("REPEATS", REPEATS), ("CALLS", CALLS), ("BROKEN 的个数", len(BROKEN))):
-        check_int(name, count, 1)
+    for name in ("REPEATS", "CALLS", "N_PROBLEMS", "MIN_STEPS"):
+        check_int(name, globals()[name], 1)
+    check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
+    check_int("BROKEN 的个数", len(BROKEN), 1)
     check_ascending("SIZES", SIZES, low=1)
+    check_seeds(TEST_SET_SEED=TEST_SET_SEED, TRAIN_SET_SEED=TRAIN_SET_SEED, RUN_SEED=RUN_SEED, FILTER_SEED=FILTER_SEED)
 
     title("演示 1：同一步，对的算式和错误规则的算式，计算器都照算")
     pairs = [[expression_of(*step, bug) for bug in (False, True)] for step in EXAMPLES]

@@ -33,7 +33,8 @@ LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import run_programs
 from tts_tools import (
-    check_ascending, check_choice, check_int, check_number, mean, observe, pass_at_k, print_table, run_script, title,
+    check_choice, check_counts, check_each, check_int, check_number, check_seeds, mean, observe, pass_at_k, print_table,
+    run_script, title,
 )
 
 CORRECT = 0.36  # 一行写对的概率 p
@@ -52,10 +53,8 @@ N_GENERATED = 20  # 演示 1：聚类用的输入个数（模型编的，没有�
 N_TASKS_2 = 300  # 演示 2：多少道题
 N_CANDIDATES = 40  # 演示 2：候选程序的个数，只许交一个
 TEST_COUNTS = (0, 1, 3, 10, 30, 100)  # 演示 2：自己写多少个测试
-TASK_SEED = 440  # 出题、选输入的随机种子
-SAMPLE_SEED = 441  # 写程序的随机种子
-POOL_SEED = 442  # 演示 2：写候选程序的随机种子
-TEST_SEED = 443  # 演示 2：写测试的随机种子
+TASK_SEED, SAMPLE_SEED = 440, 441  # 出题与选输入、写程序的随机种子
+POOL_SEED, TEST_SEED = 442, 443  # 演示 2：写候选程序、写测试的随机种子
 
 # 规则、对的一行、通病的一行、k 的范围、c（门槛）的范围
 KINDS = (
@@ -150,17 +149,18 @@ def choose_by_tests(outputs, truth, tests, dual):
 
 
 def main():
-    check_choice("GROUPS 的两类", "、".join(map(str, GROUPS)), ["错得分散、错得一致"])  # 下面按名字取
-    for name, value in (*GROUPS.items(), ("CORRECT", CORRECT), ("BUG", BUG), ("CORRECT + BUG", CORRECT + BUG)):
-        check_number(name, value, 0, 1)
-    limits = {"N_RULES": (1, len(KINDS)), "N_PUBLIC": (0, len(INPUTS)), "N_GENERATED": (0, len(INPUTS))}
-    for name in ("N_TASKS", "SUBMIT", "N_TASKS_2", "N_CANDIDATES", "KS", "SHIFTS", "SLIPS", "SLIPS_OTHERS"):
-        limits[name] = 1, None
-    limits |= {"INPUTS": (None, None), "TEST_COUNTS": (0, None)}
-    for name, (low, high) in limits.items():
-        value = globals()[name]
-        for item in check_ascending(name, value, 1) if isinstance(value, tuple) else [value]:
-            check_int(name, item, low, high)
+    groups = "、".join(map(str, GROUPS)) if isinstance(GROUPS, dict) else GROUPS
+    check_choice("GROUPS 的两类", groups, ["错得分散、错得一致"])  # 下面按名字取
+    check_each("GROUPS", [*GROUPS.values()], check_number, 0, 1)
+    check_number("CORRECT + BUG", check_number("CORRECT", CORRECT, 0, 1) + check_number("BUG", BUG, 0, 1), 0, 1)
+    for name, low in {"INPUTS": None, "KS": 1, "SHIFTS": 1, "SLIPS": 1, "SLIPS_OTHERS": 1, "TEST_COUNTS": 0}.items():
+        check_counts(name, globals()[name], low, None, at_least=1)
+    check_int("N_RULES", N_RULES, 1, len(KINDS))
+    for name in ("N_PUBLIC", "N_GENERATED"):
+        check_int(name, globals()[name], 0, len(INPUTS))
+    for name in ("N_TASKS", "SUBMIT", "N_TASKS_2", "N_CANDIDATES"):
+        check_int(name, globals()[name], 1)
+    check_seeds(TASK_SEED=TASK_SEED, SAMPLE_SEED=SAMPLE_SEED, POOL_SEED=POOL_SEED, TEST_SEED=TEST_SEED)
 
     title(f"演示 1：采样 k 个程序，交 {SUBMIT} 个 —— 随机、过滤、过滤加聚类")
     task_rng, scores = random.Random(TASK_SEED), {}

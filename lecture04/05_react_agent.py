@@ -31,7 +31,9 @@ from pathlib import Path
 LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import CalculatorError, ProtocolError, calculate, parse_action
-from tts_tools import check_ascending, check_int, check_number, mean, observe, print_table, run_script, title
+from tts_tools import (
+    check_ascending, check_counts, check_int, check_number, check_seeds, mean, observe, print_table, run_script, title,
+)
 
 GOODS = ("红茶", "红枣", "红糖", "白米", "白糖", "白菜", "青豆", "青椒", "青菜", "黑米", "黑豆", "黑茶")  # 所有的货名
 TYPO = 0.06  # 写坏一次调用的概率
@@ -166,13 +168,12 @@ def share(results, which="对"):
 
 def main():
     check_ascending("MISSING_RATES", MISSING_RATES, 1, 0)
-    check_int("N_GOODS", N_GOODS, 1, len(GOODS))
-    for value in check_ascending("LENGTHS", LENGTHS, 1):
-        check_int("LENGTHS", value, 1, len(GOODS))
-    for name in ("TURN_LIMIT", "EPISODES"):
-        check_int(name, globals()[name], 1)
+    check_counts("LENGTHS", LENGTHS, 1, len(GOODS), at_least=1)
+    for name in ("N_GOODS", "TURN_LIMIT", "EPISODES"):
+        check_int(name, globals()[name], 1, len(GOODS) if name == "N_GOODS" else None)
     for name in ("TYPO", "KNOW", "MENTAL", "MISSING", "MISREAD", "BETTER", "STUMBLE"):
         check_number(name, globals()[name], 0, None if name == "STUMBLE" else 1)
+    check_seeds(SEED=SEED)
 
     title("演示 1：一段完整的对话 —— 护栏开，有写坏的调用，也有查不到的货")
     some = list(episodes("show", n_goods=N_GOODS, missing=MISSING))

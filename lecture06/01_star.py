@@ -31,8 +31,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, check_ascending, check_int, check_number, context_report, evaluate,
-    make_problem_set, mean, observe, print_table, run_script, sft, step_records, title,
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, check_counts, check_int, check_number, check_seeds, check_setting,
+    context_report, evaluate, make_problem_set, mean, observe, print_table, run_script, sft, step_records, title,
 )
 
 BASE_SIZE = 1e9  # 基座模型的参数量
@@ -110,11 +110,12 @@ def collect(model, train, rng, rationalize, coarse):
 
 
 def main():
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS)
     check_int("ITERATIONS", ITERATIONS, 1)
     check_number("HINT_BONUS", HINT_BONUS, 0)
     check_int("SFT_EPOCHS", SFT_EPOCHS, 0, 3000)
-    for value in check_ascending("MORE_EPOCHS", MORE_EPOCHS):
-        check_int("MORE_EPOCHS 里的数", value, 1, 3000)
+    check_counts("MORE_EPOCHS", MORE_EPOCHS, 1, 3000)
+    check_seeds(TRAIN_SEED=TRAIN_SEED, TEST_SEED=TEST_SEED, RUN_SEED=RUN_SEED)
 
     title("演示 1：三种跑法，每轮之后的测试集 pass@1")
     print(f"  每格：pass@1（留下几条过程 / 其中几条答案不对），训练题 {N_TRAIN} 道")

@@ -28,9 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_choice, check_int, check_number,
-    context_report, entropy_of, evaluate, make_problem_set, mean, observe, print_table, run_script, step_records,
-    title,
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_choice, check_each, check_int,
+    check_number, check_seeds, check_setting, context_report, entropy_of, evaluate, make_problem_set, mean, observe,
+    print_table, run_script, step_records, title,
 )
 
 METHODS = ("sft_correct", "reinforce_baseline", "rloo", "grpo")  # 四种优势
@@ -137,14 +137,16 @@ def initial_advantages(problems, rng):
 
 
 def main():
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS)
     for name, low in (("GROUP", 2), ("N_ADVANTAGE", 1), ("N_SAMPLES", 2), ("N_ENTROPY", 1)):
         check_int(name, globals()[name], low)
     check_number("LR", LR, 0)
     check_number("LR_FACTOR", LR_FACTOR, 0)
     check_number("EPSILON", EPSILON, 0, open_low=True)
-    for t in TEMPERATURES:
-        check_number("TEMPERATURES 里的数", t, 0)
-    if len(TEMPERATURES) < 3 or TEMPERATURES[0] != TEMPERATURE or sorted({*TEMPERATURES})[::-1] != [*TEMPERATURES]:
+    check_seeds(TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, TRAIN_SEED=TRAIN_SEED,
+                COMPARE_SEED=COMPARE_SEED, ADVANTAGE_SEED=ADVANTAGE_SEED)
+    check_each("TEMPERATURES", TEMPERATURES, check_number, 0, at_least=3)
+    if TEMPERATURES[0] != TEMPERATURE or sorted({*TEMPERATURES})[::-1] != [*TEMPERATURES]:
         raise ValueError(f"TEMPERATURES 应当至少三个，从 {TEMPERATURE} 开始，越来越低，收到的是 {TEMPERATURES!r}")
     if sorted(METHODS) != ["grpo", "reinforce_baseline", "rloo", "sft_correct"]:
         raise ValueError(f"METHODS 应当是四种优势各一次，次序随意，收到的是 {METHODS!r}")

@@ -28,15 +28,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_int, check_number, exact_scores,
-    grpo_advantages, make_problem_set, mean, observe, path_probs, print_table, run_script, step_records, title,
-    true_contexts, value_at,
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_each, check_int, check_number, check_seeds,
+    check_setting, exact_scores, grpo_advantages, make_problem_set, mean, observe, path_probs, print_table,
+    run_script, step_records, title, true_contexts, value_at,
 )
 
 BASE_SIZE = 1e9  # 基座模型的参数量
-GROUP = 8  # 每道题采样几次，公式里的 G
-BATCH = 16  # 每批几组
-STEPS = 24  # 训练多少批
+GROUP, BATCH = 8, 16  # 每道题采样几次，公式里的 G；每批几组
+STEPS, SHOW_EVERY = 24, 8  # 训练多少批；演示 1、2 每几批显示一行
 UPDATES = 4  # 每批样本更新几次；1 次时 ρ 恒为 1，clip 不起作用
 LR = 10.0  # 学习率
 EPS_LOW, EPS_HIGH, EPS_HIGHER = 0.2, 0.2, 0.28  # clip 的下沿、通常的上沿、clip-higher 的上沿
@@ -44,7 +43,6 @@ MAX_REFILL = 8  # 动态采样最多抽 MAX_REFILL·BATCH 组，攒不够就用�
 N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS = 300, 200, 3, 8  # 训练题、测试题的数量；每道题步数的范围
 TRAIN_SET_SEED, TEST_SET_SEED, MIXED_SEED = 160, 161, 165  # 两个题集、演示 2 的随机种子
 TRAIN_SEEDS = (162, 163, 164)  # 训练的随机种子；演示 1、2 用第一个，演示 3、4 取各次的平均
-SHOW_EVERY = 8  # 演示 1、2：每几批显示一行
 N_MIXED, N_P, N_GROUPS = 60, 64, 4  # 演示 2：多少道题，每题用几个样本估计 p，再抽几组
 TARGETS = (0.5, 0.7, 0.8, 0.9)  # 演示 3：到达这些 pass@1 各用了几批、多少样本
 CLIP_STEPS, CLIP_BATCH = 14, 64  # 演示 4 的批数与每批组数：组多一些，差别才不被抽样的噪声盖住
@@ -121,8 +119,7 @@ def train(recipe, train_set, paths, seed, steps=STEPS, batch=BATCH):
     """
     dead, eps_high, token_level = recipe
     rng, (easiest, *_, hardest) = random.Random(seed), HARD_CONTEXTS.values()
-    model = TrainableLLM(BASE_SIZE)
-    history, drawn, n_correct = [], 0, []
+    model, history, drawn, n_correct = TrainableLLM(BASE_SIZE), [], 0, []
     for step in range(steps + 1):
         if step:
             groups, n_correct = draw_groups(model, train_set, rng, dead, batch)
@@ -147,28 +144,31 @@ def mixed_share(model, problems, rng):
 
 
 def main():
-    for name in ("STEPS", "CLIP_STEPS", "UPDATES", "MAX_REFILL", "N_MIXED", "N_P", "N_GROUPS"):
-        check_int(name, globals()[name], 1)
-    for name, high in (("SHOW_EVERY", STEPS), ("BATCH", N_TRAIN), ("CLIP_BATCH", N_TRAIN)):
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS, GROUP, BATCH)
+    counts = ("STEPS", "CLIP_STEPS", "UPDATES", "MAX_REFILL", "N_MIXED", "N_P", "N_GROUPS")
+    for name, high in {**dict.fromkeys(counts), "SHOW_EVERY": STEPS, "CLIP_BATCH": N_TRAIN}.items():
         check_int(name, globals()[name], 1, high)
     for name in ("LR", "EPS_LOW", "EPS_HIGH", "EPS_HIGHER"):
         check_number(name, globals()[name], 0)
-    check_int("GROUP", GROUP, 2)
+    for name, values in (("RARE_P、COMMON_P", (RARE_P, COMMON_P)), ("TARGETS", TARGETS), ("LEVELS", LEVELS)):
+        check_each(name, values, check_number, 0, 1)
+    check_each("TRAIN_SEEDS", TRAIN_SEEDS, check_int)
+    check_seeds(TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, MIXED_SEED=MIXED_SEED)
 
     title(f"演示 1：一次打开一个改动（每批 {BATCH} 组 × {GROUP} 个样本，更新 {UPDATES} 次）")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
     paths = true_contexts(make_problem_set(random.Random(TEST_SET_SEED), N_TEST, MIN_STEPS, MAX_STEPS))
     runs = {name: train(RECIPES[name], train_set, paths, TRAIN_SEEDS[0]) for name in RECIPES}
-    rows, shown = [], range(SHOW_EVERY, STEPS + 1, SHOW_EVERY)
+    rows, dead, shown = [], {}, range(SHOW_EVERY, STEPS + 1, SHOW_EVERY)
     for name, history in runs.items():
-        dead = mean(h["wrong"] for h in history[1:SHOW_EVERY + 1]), mean(h["right"] for h in history[-SHOW_EVERY:])
+        first, last = history[1:SHOW_EVERY + 1], history[-SHOW_EVERY:]
+        dead[name] = mean(h["wrong"] for h in first), mean(h["right"] for h in last)
         rows.append([name, *(f"{history[i]['pass1']:.3f}" for i in shown), f"{history[-1]['entropy']:.3f}",
-                     *(f"{x:.2f}" for x in dead), history[-1]["drawn"]])
+                     *(f"{x:.2f}" for x in dead[name]), history[-1]["drawn"]])
     print(f"  前几列是那一批之后的 pass@1；全错的组取头 {SHOW_EVERY} 批的比例，全对的组取末 {SHOW_EVERY} 批的")
     print_table(["配方", *(f"{i} 批" for i in shown), "最后的熵", "全错的组", "全对的组", "样本数"], rows)
-    plain, _, _, token, _ = runs.values()
-    first, last = plain[1:SHOW_EVERY + 1], plain[-SHOW_EVERY:]
-    dead_wrong, dead_right = mean(h["wrong"] for h in first), mean(h["right"] for h in last)
+    (plain, _, _, token, _), (dead_wrong, dead_right) = runs.values(), dead["GRPO"]
+    first = plain[1:SHOW_EVERY + 1]
     print("观察：")
     observe(
         f"死组先是全错的，后是全对的：GRPO 头 {SHOW_EVERY} 批里全错的占 {dead_wrong:.2f}，末 {SHOW_EVERY} 批里全对的占 "

@@ -31,16 +31,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TrainableLLM, check_choice, check_int, check_number, mean, observe, print_table, run_script,
-    sample_index, title,
+    HARD_CONTEXTS, TrainableLLM, check_choice, check_each, check_int, check_number, check_seeds, mean, observe,
+    print_table, run_script, sample_index, title,
 )
 
 METHODS = ("无基线", "组平均", "RLOO", "最优 b*")  # 四种基线
 GROUP = 8  # 一组的样本数 G
 GROUPS = (2, 4, 8, 16)  # 演示 1：看"组平均"缩小了多少时用的几种 G
 P_GRID = (0.05, 0.2, 0.5, 0.6, 0.65, 0.9, 0.95)  # 策略做对的概率 p
-EVEN_P = 0.5  # 演示 2、3 拿来比较的 p：一半对一半
-HIGH_P = 0.9  # 演示 2、3 拿来比较的 p：已经学得不错
+EVEN_P, HIGH_P = 0.5, 0.9  # 演示 2、3 拿来比较的 p：一半对一半；已经学得不错
 CODINGS = ((1, 0), (1, -1), (11, 10))  # 演示 3：对、错各得多少分
 SIZES = (1e9, 1e11)  # 演示 4：两个没有训练过的模型的规模
 REPEATS = 4000  # 采样核对时抽多少组
@@ -50,8 +49,6 @@ SEED = 160  # 采样核对的随机种子
 def bernoulli(p, right=1, wrong=0):
     """只有对、错两种结果的策略：[(概率, 奖励, 得分)]，得分 s 是元组，这里只有一个参数。"""
     check_number("p", p, 0.001, 0.999)
-    check_number("“对”的分数", right, -1000, 1000)
-    check_number("“错”的分数", wrong, -1000, 1000)
     if right == wrong:
         raise ValueError(f"CODINGS 里“对”与“错”的分数应当不同，收到的是 {right} 和 {wrong}")
     return [(p, right, (1 - p,)), (1 - p, wrong, (-p,))]
@@ -80,11 +77,7 @@ def break_even(n_group):
 
 
 def advantages(method, rewards, best):
-    """
-    一组奖励的优势（与 rewards 等长）；best 是 b*，只有"最优 b*"用到。
-
-    【边界】RLOO 要有别的样本可以平均：G < 2 时 ValueError。
-    """
+    """一组奖励的优势（与 rewards 等长）；best 是 b*，只有"最优 b*"用到。RLOO 要 G ≥ 2，否则 ValueError。"""
     check_choice("method", method, METHODS)
     n, total = len(rewards), math.fsum(rewards)
     if method == "无基线":
@@ -126,9 +119,7 @@ def exact_stats(method, outcomes, n_group):
 
 def sampled_stats(method, outcomes, n_group, repeats, rng):
     """真的抽 repeats 组，返回第一个参数上 g 的 (均值, 标准差)。"""
-    check_int("REPEATS", repeats, 100)
-    probs, best = [p for p, _, _ in outcomes], best_baseline(outcomes)
-    estimates = []
+    probs, best, estimates = [p for p, _, _ in outcomes], best_baseline(outcomes), []
     for _ in range(repeats):
         group = [outcomes[sample_index(probs, rng)] for _ in range(n_group)]
         estimates.append(estimate(method, group, best)[0])
@@ -137,6 +128,17 @@ def sampled_stats(method, outcomes, n_group, repeats, rng):
 
 
 def main():
+    check_int("GROUP", GROUP, 2, 64)
+    check_int("REPEATS", REPEATS, 100)
+    check_each("GROUPS", GROUPS, check_int, 2, 64)
+    check_each("P_GRID", P_GRID, check_number, 0.001, 0.999)
+    check_each("EVEN_P、HIGH_P", (EVEN_P, HIGH_P), check_number, 0.001, 0.999)
+    check_each("CODINGS", CODINGS, check_each, check_number, -1000, 1000, at_least=3)
+    if len(CODINGS) != 3 or any(len(coding) != 2 or coding[0] == coding[1] for coding in CODINGS):
+        raise ValueError(f"CODINGS 应当是三对不同的分数（对, 错），收到的是 {CODINGS!r}")
+    check_each("SIZES", SIZES, check_number, 0, None, True)
+    check_seeds(SEED=SEED)
+
     title(f"演示 1：梯度的均值 —— 谁是无偏的？（0/1 奖励，G = {GROUP}）")
     rng = random.Random(SEED)
     truth = {p: exact_gradient(bernoulli(p))[0] for p in P_GRID}

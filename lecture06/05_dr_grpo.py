@@ -32,7 +32,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    check_ascending, check_choice, check_int, check_number, mean, observe, print_table, run_script, sigmoid, title,
+    check_ascending, check_choice, check_counts, check_each, check_int, check_number, check_seeds, mean, observe,
+    print_table, run_script, sigmoid, title,
 )
 
 GROUP = 16  # 演示 1：一组的样本数，公式里的 G
@@ -157,18 +158,17 @@ def check_constants():
         check_int(name, globals()[name], low, high)
     for p in check_ascending("P_GRID", P_GRID, 3):
         check_number("P_GRID 里的数", p, 0.001, 0.999)
-    for n in check_ascending("BIG_GROUPS", BIG_GROUPS):
-        check_int("BIG_GROUPS 里的数", n, 2, 512)
-    if len(LOSSES) < 2 or not all(LOSSES):
-        raise ValueError(f"LOSSES 应当至少有两个样本，每个至少一个 token，收到的是 {LOSSES!r}")
+    check_counts("BIG_GROUPS", BIG_GROUPS, 2, 512)
+    check_each("LOSSES", LOSSES, check_each, check_number, at_least=2)
     check_number("P_RIGHT", P_RIGHT, 0.01, 0.99)
     check_number("START_LENGTH", START_LENGTH, 1, 1000, open_low=True)
     check_number("LR", LR, 0, 100)
+    check_seeds(SEED=SEED, TRAIN_SEED=TRAIN_SEED)
 
 
 def main():
-    title(f"演示 1：难度偏差 —— 一道题推得多用力（一组 {GROUP} 个样本）")
     check_constants()
+    title(f"演示 1：难度偏差 —— 一道题推得多用力（一组 {GROUP} 个样本）")
     rng, rows, ratio, sampled = random.Random(SEED), [], {}, {}
     for p in P_GRID:
         grpo, dr = (expected_push(p, GROUP, divide) for divide in (True, False))

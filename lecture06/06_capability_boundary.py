@@ -28,8 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    PROCEDURES, TEMPERATURE, TrainableLLM, add_grpo_group, apply_bug, apply_op, check_int, check_number,
-    make_problem_set, mean, observe, pass_at_k, print_table, run_script, title,
+    PROCEDURES, TEMPERATURE, TrainableLLM, add_grpo_group, apply_bug, apply_op, check_counts, check_each, check_int,
+    check_number, check_seeds, check_setting, make_problem_set, mean, observe, pass_at_k, print_table, run_script,
+    title,
 )
 
 BASE_SIZE = 3e8  # 基座模型的参数量
@@ -145,13 +146,16 @@ def measured_coverage(policy, tasks, rng, n, ks):
 
 
 def check_constants():
-    lows = [("GROUP", GROUP, 2), ("BATCH", BATCH, 1), *(("REPORT 里的步数", step, 0) for step in REPORT)]
-    for name, value, low in [*lows, *(("KS 里的 k", k, 1) for k in KS)]:
-        check_int(name, value, low, 5000)
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS)
+    check_int("GROUP", GROUP, 2, 5000)
+    check_int("BATCH", BATCH, 1, min(5000, N_TRAIN))
+    check_counts("KS", KS, 1, 5000, at_least=1)
+    check_each("REPORT", REPORT, check_int, 0, 5000)
+    if min(REPORT) != 0 or max(REPORT) == 0:
+        raise ValueError(f"REPORT 应当从 0 开始，此外至少还有一步，收到的是 {REPORT!r}")
+    check_seeds(TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, RUN_SEED=RUN_SEED, SAMPLE_SEED=SAMPLE_SEED)
     check_number("LR", LR, 0, 100)
     check_number("MINORITY", MINORITY, 0, 1)
-    if BATCH > N_TRAIN or min(REPORT) != 0 or max(REPORT) == 0:
-        raise ValueError(f"BATCH 应当 ≤ N_TRAIN，REPORT 应当从 0 开始，收到的是 {BATCH}、{N_TRAIN}、{REPORT}")
     if not all(0 < round(MINORITY * n) < n for n in (N_TRAIN, N_TEST)):
         raise ValueError(f"MINORITY 应当让训练题和测试题里两类都至少有一道，收到的是 {MINORITY}")
 
@@ -168,8 +172,8 @@ def curve_table(curve):
 
 
 def main():
-    title(f"演示 1：共用参数，少数题占 {MINORITY:.0%} —— 越练越窄")
     check_constants()
+    title(f"演示 1：共用参数，少数题占 {MINORITY:.0%} —— 越练越窄")
     train_set = make_tasks(random.Random(TRAIN_SET_SEED), N_TRAIN)
     test_set = make_tasks(random.Random(TEST_SET_SEED), N_TEST)
     shared, curve = train(TABLES["共用"], train_set, test_set, random.Random(RUN_SEED))

@@ -26,9 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_ascending, check_choice, check_int,
-    check_number, grpo_advantages, make_problem_set, mean, observe, print_table, run_script, sft, sigmoid, softmax,
-    step_records, title,
+    HARD_CONTEXTS, TEMPERATURE, TrainableLLM, add_grad, apply_grads, check_ascending, check_choice, check_counts,
+    check_each, check_int, check_number, check_seeds, check_setting, grpo_advantages, make_problem_set, mean, observe,
+    print_table, run_script, sft, sigmoid, softmax, step_records, title,
 )
 
 HOLES = ("个位", "格式")  # 两种有漏洞的验证器
@@ -135,16 +135,16 @@ def equal_reward(probs):
 
 
 def main():
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS, GROUP, BATCH)
     for name in ("STEPS", "EVAL_EVERY", "N_EVAL", "SFT_ROUNDS"):
         check_int(name, globals()[name], 1, STEPS if name == "EVAL_EVERY" else None)
-    check_int("GROUP", GROUP, 2)
-    check_int("BATCH", BATCH, 1, N_TRAIN)
     check_number("LR", LR, 0)
     check_ascending("LRS", LRS, 2, 0)
     for value in check_ascending("SHARES", SHARES, 2, 0):
         check_number("SHARES 里的数", value, 0, 1)
-    for value in check_ascending("SFT_EPOCHS", SFT_EPOCHS):
-        check_int("SFT_EPOCHS 里的数", value, 1, 3000)
+    check_counts("SFT_EPOCHS", SFT_EPOCHS, 1, 3000)
+    check_each("MORE_SEEDS", MORE_SEEDS, check_int)
+    check_seeds(TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, TRAIN_SEED=TRAIN_SEED)
     check_number("TEMPLATE_P", TEMPLATE_P, 1e-6, 1 - 1e-6)
 
     title("演示 1：只核对个位 —— 代理奖励与真实正确率")

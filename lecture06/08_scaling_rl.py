@@ -33,18 +33,16 @@ from statistics import linear_regression
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from trainable_llm import (
-    TEMPERATURE, TrainableLLM, add_grpo_group, apply_grads, check_ascending, check_int, check_number,
-    make_problem_set, mean, observe, path_probs, print_table, run_script, title,
+    TEMPERATURE, TrainableLLM, add_grpo_group, apply_grads, check_ascending, check_each, check_int, check_number,
+    check_seeds, check_setting, make_problem_set, mean, observe, path_probs, print_table, run_script, title,
 )
 
 BASE_SIZE = 3e8  # 基座模型的参数量
 N_TRAIN, N_TEST = 300, 60  # 训练题与测试题的数量
 MIN_STEPS, MAX_STEPS = 3, 5  # 每道题的步数范围
 TRAIN_SET_SEED, TEST_SET_SEED = 180, 181  # 两个题集的随机种子
-GROUP = 8  # GRPO 每道题的样本数
-BATCH = 5  # 每批几道题
-LOW_NOISE = 0.06  # 低精度的采样器每一步乱选的机会 ε
-HIGH_NOISE = 0.02  # 高精度的
+GROUP, BATCH = 8, 5  # GRPO 每道题的样本数；每批几道题
+LOW_NOISE, HIGH_NOISE = 0.06, 0.02  # 低精度、高精度的采样器每一步乱选的机会 ε
 LR = 4.0  # 学习率；"小步"是它的一半
 BUDGET = 1000  # 每种配方一共花多少份算力
 N_POINTS = 100  # 一条曲线上等距地量多少次
@@ -55,10 +53,10 @@ MAIN_FRACTION = 0.3  # 演示 2 用的那一个
 SHOW = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.12, 0.3, 0.5, 1.0)  # 演示 1 的表里列出总算力的哪些比例
 
 MODELS = ("S 形", "饱和幂律", "幂律")  # 拟合用的三种曲线
-RECIPES = {  # 名字: (采样器的 ε, 一批样本花几份算力, 学习率)
-    "低精度": (LOW_NOISE, 1, LR),
-    "高精度": (HIGH_NOISE, 2, LR),
-    "高精度小步": (HIGH_NOISE, 2, LR / 2),
+RECIPES = {  # 名字: (采样器的 ε, 一批样本花几份算力, 学习率是 LR 的几倍)
+    "低精度": (LOW_NOISE, 1, 1),
+    "高精度": (HIGH_NOISE, 2, 1),
+    "高精度小步": (HIGH_NOISE, 2, 0.5),
 }
 
 
@@ -75,7 +73,7 @@ class Sampler(TrainableLLM):
         return keep * p + share, keep * q + share, keep * r + share
 
 
-def train(noise, cost, lr, train_set, test_set, rng):
+def train(noise, cost, lr_factor, train_set, test_set, rng):
     """按一种配方训练，返回规模曲线 [(C, R)]，从 C = 0 开始。"""
     model = TrainableLLM(BASE_SIZE)
     sampler, curve = Sampler(model, noise), []
@@ -88,7 +86,7 @@ def train(noise, cost, lr, train_set, test_set, rng):
             samples = [sampler.generate(problem, rng, TEMPERATURE) for _ in range(GROUP)]
             rewards = [int(sample.correct) for sample in samples]
             add_grpo_group(grads, model, problem, samples, rewards, BATCH * GROUP)
-        apply_grads(model, grads, lr)
+        apply_grads(model, grads, lr_factor * LR)
     return curve
 
 
@@ -110,7 +108,8 @@ def fit_sigmoid(points, r0, grid=9, rounds=16):
     【边界】数据没有走过 C_mid 的好几倍时，A 几乎不受约束，可以大过 1：这正是演示 3 要看的。
     """
     if len(points) < 3:
-        raise ValueError(f"points 应当至少有 3 个点，收到的是 {len(points)} 个：请加大 N_POINTS 或 FRACTIONS")
+        advice = "请加大 N_POINTS、FRACTIONS 或 MAIN_FRACTION，或者减小 DROP"
+        raise ValueError(f"points 应当至少有 3 个点，收到的是 {len(points)} 个：{advice}")
     logs, ys = [math.log(c) for c, _ in points], [r - r0 for _, r in points]
     box = [(logs[0], logs[-1] + 3), (math.log(0.3), math.log(8.0))]  # 只在这个范围里找
     window, best = box, None
@@ -152,20 +151,22 @@ def forecast(curve, fraction):
 
 
 def check_constants():
-    check_int("GROUP", GROUP, 2)
-    check_int("BATCH", BATCH, 1, N_TRAIN)
-    check_int("BUDGET", BUDGET, 10)
+    check_setting(BASE_SIZE, N_TRAIN, N_TEST, MIN_STEPS, MAX_STEPS, GROUP, BATCH)
     check_int("N_POINTS", N_POINTS, 1)
+    check_int("BUDGET", BUDGET, 10)
     check_ascending("FRACTIONS", FRACTIONS, 2, 0)
-    for noise, cost, lr in RECIPES.values():
-        check_number("LOW_NOISE、HIGH_NOISE", noise, 0, 0.9)
+    for name, high in (("LOW_NOISE", 0.9), ("HIGH_NOISE", 0.9), ("DROP", 1), ("MAIN_FRACTION", 1)):
+        check_number(name, globals()[name], 0, high)
+    check_number("LR", LR, 0, 100, open_low=True)
+    check_each("SHOW", SHOW, check_number, 0, 1)
+    for _, cost, _ in RECIPES.values():
         check_int("RECIPES 里的花费", cost, 1, BUDGET)
-        check_number("LR", lr, 0, 100, open_low=True)
+    check_seeds(TRAIN_SET_SEED=TRAIN_SET_SEED, TEST_SET_SEED=TEST_SET_SEED, RUN_SEED=RUN_SEED)
 
 
 def main():
-    title("演示 1：三种配方的规模曲线 —— 早期领先的，最后也领先吗？")
     check_constants()
+    title("演示 1：三种配方的规模曲线 —— 早期领先的，最后也领先吗？")
     train_set = make_problem_set(random.Random(TRAIN_SET_SEED), N_TRAIN, MIN_STEPS, MAX_STEPS)
     test_set = make_problem_set(random.Random(TEST_SET_SEED), N_TEST, MIN_STEPS, MAX_STEPS)
     curves = {name: train(*recipe, train_set, test_set, random.Random(RUN_SEED)) for name, recipe in RECIPES.items()}

@@ -41,9 +41,9 @@ __all__ = [  # 前半是从第 1 讲借来的：各脚本只从本文件导入
     "PROCEDURES", "apply_bug", "apply_op", "check_ascending", "check_choice", "check_counts", "check_each",
     "check_int", "check_number", "check_seeds", "make_problem_set", "mean", "observe", "pass_at_k", "path_probs",
     "print_table", "run_script", "sample_index", "sigmoid", "softmax", "title",
-    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "context_key",
-    "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages", "probs_for", "sft",
-    "step_records", "true_contexts", "value_at",
+    "HARD_CONTEXTS", "TEMPERATURE", "TrainableLLM", "add_grad", "add_grpo_group", "apply_grads", "check_setting",
+    "context_key", "context_report", "entropy", "entropy_of", "evaluate", "exact_scores", "grpo_advantages",
+    "probs_for", "sft", "step_records", "true_contexts", "value_at",
 ]
 
 TEMPERATURE = 1.0  # 第 6 讲训练和评测的温度；公式里的梯度只在温度 1 时成立
@@ -55,6 +55,16 @@ HARD_CONTEXTS = {  # 四种有名字的语境，从易到难
 }
 N_ACTIONS = len(PROCEDURES)
 ACTION_INDEX = {proc: i for i, proc in enumerate(PROCEDURES)}
+
+
+def check_setting(base_size, n_train, n_test, min_steps, max_steps, group=2, batch=1):
+    """检查各脚本都有的常数 BASE_SIZE、N_TRAIN、N_TEST、MIN_STEPS、MAX_STEPS（GROUP、BATCH 有的有）：ValueError。"""
+    check_number("BASE_SIZE", base_size, 0, open_low=True)
+    for name, count in (("N_TRAIN", n_train), ("N_TEST", n_test), ("MIN_STEPS", min_steps)):
+        check_int(name, count, 1)
+    check_int("MAX_STEPS", max_steps, min_steps)
+    check_int("GROUP", group, 2)
+    check_int("BATCH", batch, 1, n_train)
 
 
 # ==============================================================================
