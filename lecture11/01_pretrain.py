@@ -25,9 +25,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    ADJECTIVES, ANIMALS, ASSISTANT, NOUNS, NUMBERS, OPPOSITE, SOUNDS, TASKS, WORDS, check_int, check_number,
-    document_bits, generate, generator, load_base, make_example, mean, next_word_probs, noun_form, observe, parse,
-    pretraining_corpus, print_table, run_script, title, verb_form,
+    ADJECTIVES, ANIMALS, ASSISTANT, BASE_STEPS, NOUNS, NUMBERS, OPPOSITE, SOUNDS, TASKS, WORDS, check_ascending,
+    check_each, check_int, check_number, check_seeds, document_bits, generate, generator, load_base, make_example, mean,
+    next_word_probs, noun_form, observe, parse, pretraining_corpus, print_table, run_script, title, verb_form,
 )
 
 COUNT_DOCUMENTS, COUNT_SEED = 8000, 40  # 数一元、二元词频用多少篇文档
@@ -84,9 +84,11 @@ def first_sentence(words):
 
 
 def main():
-    for name, value in (("N_STORIES", N_STORIES), ("N_QUESTIONS", N_QUESTIONS), ("WINDOW", WINDOW)):
-        check_int(name, value, 1)
+    for name in ("COUNT_DOCUMENTS", "TEST_DOCUMENTS", "N_STORIES", "N_QUESTIONS", "WINDOW"):
+        check_int(name, globals()[name], 1)
     check_number("SMOOTHING", SMOOTHING, 0, open_low=True)
+    check_each("CURVE", check_ascending("CURVE", CURVE, 3), check_int, 1, BASE_STEPS)
+    check_seeds(COUNT_SEED=COUNT_SEED, TEST_SEED=TEST_SEED, SAMPLE_SEED=SAMPLE_SEED)
 
     title("演示 1：预训练 —— 损失一路降，先后越过一元、二元模型")
     base, vocab = load_base()
@@ -97,7 +99,6 @@ def main():
     uniform = math.log2(len(vocab))
     curve = {}
     for step in CURVE:
-        check_int("CURVE 里的步数", step, 1, len(base.losses))
         curve[step] = mean(base.losses[max(0, step - WINDOW) : step]) / math.log(2)
     rows = [[f"GPT，第 {step} 步（训练中）", f"{bits:.2f}"] for step, bits in curve.items()]
     rows += [["GPT，训练完，新文档", f"{final:.2f}"], ["均匀乱猜，log2 词表", f"{uniform:.2f}"]]

@@ -27,8 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    ADJECTIVES, ANIMALS, NOUNS, OPPOSITE, SOUNDS, check_int, load_base, mean, next_word_probs, noun_form, observe,
-    print_table, run_script, title, verb_form,
+    ADJECTIVES, ANIMALS, NOUNS, OPPOSITE, SOUNDS, check_each, check_int, check_seeds, load_base, mean, next_word_probs,
+    noun_form, observe, print_table, run_script, title, verb_form,
 )
 
 SHOTS = (0, 1, 2, 4)  # 提示里放几个例子
@@ -105,10 +105,10 @@ def shot_rows(model, vocab, ask, write):
 
 
 def main():
-    check_int("SHOTS 的长度", len(SHOTS), 2)
-    for k in SHOTS:
-        check_int("SHOTS 里的例子数", k, 0)
+    check_each("SHOTS", SHOTS, check_int, 0, at_least=2)
     check_int("N_PROMPTS", N_PROMPTS, 1)
+    check_int("LONGEST", LONGEST, 1)
+    check_seeds(SEED=SEED)
     headers = ["例子数 k", "格式（答案对）", "内容（答案对）", "格式（乱写）", "内容（乱写）"]
     first, last = SHOTS[0], SHOTS[-1]
 

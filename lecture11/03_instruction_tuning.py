@@ -24,8 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    SFT_EPOCHS, TASKS, UNSTOPPED, check_int, encode_example, finetune, grade, load_base, load_chat_sft, make_example,
-    mean, observe, pad_batch, print_table, run_script, sft_examples, title, token_logprobs, torch,
+    SFT_EPOCHS, TASKS, UNSTOPPED, check_choice, check_int, check_seeds, encode_example, finetune, grade, load_base,
+    load_chat_sft, make_example, mean, observe, pad_batch, print_table, run_script, sft_examples, title, token_logprobs,
+    torch,
 )
 
 SHOWN_TASK, SHOWN_SEED = "where", 61  # 演示 1：拿哪一种任务的一条示范来看
@@ -80,8 +81,11 @@ def report(graded, examples):
 
 
 def main():
-    for name in ("N_TEST", "N_LOSS"):
+    for name in ("N_TEST", "N_EXAMPLES", "EPOCHS", "N_LOSS"):
         check_int(name, globals()[name], 1)
+    check_choice("SHOWN_TASK", SHOWN_TASK, TASKS)
+    check_seeds(SHOWN_SEED=SHOWN_SEED, TEST_SEED=TEST_SEED, EXAMPLES_SEED=EXAMPLES_SEED)
+
     title("演示 1：一条示范，逐词看掩码与损失")
     (base, vocab), (sft, _) = load_base(), load_chat_sft()
     example = make_example(random.Random(SHOWN_SEED), SHOWN_TASK)

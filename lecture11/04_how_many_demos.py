@@ -26,9 +26,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    ADJECTIVES, GPT, NOUNS, SFT_BATCH, SFT_EPOCHS, SFT_EXAMPLES, SOUNDS, TASKS, TEMPLATES, Example, check_int,
-    check_number, encode_example, finetune, grade, load_base, load_chat_sft, make_example, make_prompt, mean, noun_form,
-    observe, print_table, run_script, sft_examples, title, verb_form,
+    ADJECTIVES, ANIMALS, GPT, NOUNS, SFT_BATCH, SFT_EPOCHS, SFT_EXAMPLES, SOUNDS, TASKS, TEMPLATES, Example,
+    check_choice, check_each, check_int, check_number, check_seeds, encode_example, finetune, grade, load_base,
+    load_chat_sft, make_example, make_prompt, mean, noun_form, observe, print_table, run_script, sft_examples, title,
+    verb_form,
 )
 from farm import N_TRAIN_TEMPLATES
 
@@ -98,14 +99,17 @@ def reach(curve, j):
 
 
 def main():
-    check_int("DEMO_COUNTS 的长度", len(DEMO_COUNTS), 4)
-    for name in ("SEEDS", "FACT_SEEDS"):
-        check_int(f"{name} 的长度", len(globals()[name]), 1)
-    for n in DEMO_COUNTS:
-        check_int("DEMO_COUNTS 里的条数", n, 1)
+    check_each("DEMO_COUNTS", DEMO_COUNTS, check_int, 1, at_least=4)
+    check_each("SEEDS", SEEDS, check_int)
+    check_each("FACT_SEEDS", FACT_SEEDS, check_int)
+    check_seeds(TEST_SEED=TEST_SEED, SCRATCH_SEED=SCRATCH_SEED)
     for name in ("N_STEPS", "N_TEST", "N_FACT_TEST", "FACT_EXAMPLES", "FACT_STEPS"):
         check_int(name, globals()[name], 1)
     check_number("PARROT", PARROT, 0, 0.9)
+    check_number("ENOUGH", ENOUGH, 0, 1)
+    check_each("FACT_TASKS", FACT_TASKS, check_choice, ("plural", "singular", "opposite", "sound"), at_least=4)
+    check_each("HIDDEN_ANIMALS", HIDDEN_ANIMALS, check_choice, ANIMALS)
+    check_each("HIDDEN_ADJECTIVES", HIDDEN_ADJECTIVES, check_choice, ADJECTIVES)
 
     title(f"演示 1：n 条示范，各微调 {N_STEPS} 步，{len(SEEDS)} 次的平均")
     (base, vocab), (sft, _) = load_base(), load_chat_sft()

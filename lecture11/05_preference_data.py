@@ -30,8 +30,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    NOISE, VALID_ABOVE, check_ascending, check_int, check_number, generator, gumbel, human_reward, make_task, mean,
-    observe, print_table, reward_features, run_script, setup_torch, sigmoid, title, torch,
+    NOISE, VALID_ABOVE, check_ascending, check_each, check_int, check_number, check_seeds, generator, gumbel,
+    human_reward, make_task, mean, observe, print_table, reward_features, run_script, setup_torch, sigmoid, title,
+    torch,
 )
 
 GAPS = (0.0, 0.25, 0.5, 1.0, 2.0)  # 演示 1：两条回答的 r* 差多少
@@ -108,16 +109,13 @@ def main():
     check_int("N_ANSWERS", N_ANSWERS, 1000)  # 每个主语都要有几条
     check_int("N_PROMPTS", N_PROMPTS, 500)  # 少了，H 会求不出逆
     check_number("PAPER_AGREEMENT", PAPER_AGREEMENT, 0.5, 1)
+    check_number("PAPER_RM", PAPER_RM, 0, 1)
     check_number("NOISE", NOISE, 0, open_low=True)
-    for gap in check_ascending("GAPS", GAPS, 1):
-        check_number("GAPS 里的差", gap, -30 * NOISE, 30 * NOISE)  # 再大，σ 就舍入成 1
-    for noise in check_ascending("NOISES", NOISES):
-        check_number("NOISES 里的噪声", noise, 0, open_low=True)
-    for k in check_ascending("RANK_SIZES", RANK_SIZES):
-        check_int("RANK_SIZES 里的 K", k, 2, 12)  # 内存随 K 的平方涨
-    check_int("WEIGHTS 的长度", len(WEIGHTS), 7, 7)
-    for weight in WEIGHTS:
-        check_number("WEIGHTS 里的数", weight)
+    check_each("GAPS", check_ascending("GAPS", GAPS, 1), check_number, -30 * NOISE, 30 * NOISE)  # 再大，σ 就舍入成 1
+    check_each("NOISES", check_ascending("NOISES", NOISES), check_number, 0, None, True)  # 都大于 0
+    check_each("RANK_SIZES", check_ascending("RANK_SIZES", RANK_SIZES), check_int, 2, 12)  # 内存随 K 的平方涨
+    check_int("WEIGHTS 的项数", len(check_each("WEIGHTS", WEIGHTS, check_number)), 7, 7)
+    check_seeds(COMPARE_SEED=COMPARE_SEED, PAIR_SEED=PAIR_SEED, RANK_SEED=RANK_SEED)
 
     title("演示 1：r* 加 Gumbel 噪声，比出来的就是 Bradley–Terry")
     setup_torch()

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
-    NOISE, RM_K, RM_PROMPTS, VALID_ABOVE, check_ascending, check_int, check_number, human_reward, load_chat_sft,
-    load_reward_model, mean, observe, print_table, ranked_answers, run_script, score, sigmoid, title,
+    NOISE, RM_K, RM_PROMPTS, VALID_ABOVE, check_ascending, check_each, check_int, check_number, human_reward,
+    load_chat_sft, load_reward_model, mean, observe, print_table, ranked_answers, run_script, score, sigmoid, title,
     train_reward_model,
 )
 
@@ -91,12 +91,14 @@ AGREES = ("与新标签一致", "与真值一致", "都合格", "一条不合格
 
 
 def main():
-    for name, low in (("TEST_PROMPTS", 50), ("AT_LEAST", 1)):
+    for name, low in (("K", 2), ("TEST_PROMPTS", 50), ("AT_LEAST", 1)):
         check_int(name, globals()[name], low)
     check_number("NOISE", NOISE, 0, open_low=True)
     check_number("NOISY", NOISY, 1.5 * NOISE)
-    for n in check_ascending("RM_SIZES", RM_SIZES, 1):
-        check_int("RM_SIZES 里的题数", n, 1, RM_PROMPTS - 1)
+    check_each("RM_SIZES", check_ascending("RM_SIZES", RM_SIZES, 1), check_int, 1, RM_PROMPTS - 1)
+    for name, seeds in (("TEST_SEEDS", TEST_SEEDS), ("TRAIN_SEEDS", TRAIN_SEEDS)):
+        check_int(f"{name} 的项数", len(check_each(name, seeds, check_int)), 3, 3)
+
     title(f"演示 1：奖励模型有多准 —— {TEST_PROMPTS} 道新题，每题 {K} 条新回答")
     (sft, vocab), (rm, _) = load_chat_sft(), load_reward_model()
     test = ranked_answers(sft, vocab, TEST_PROMPTS, K, *TEST_SEEDS)

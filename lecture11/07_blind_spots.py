@@ -26,8 +26,9 @@ from statistics import correlation  # 皮尔逊相关系数（Pearson）
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chat_lab import (
     ADJECTIVES, ANIMALS, NOUNS, OPPOSITE, PLACES, PREFERENCE_SEEDS, RM_K, RM_PROMPTS, SOUNDS, VALID_ABOVE, VERB_INFO,
-    check_int, generate, generator, human_reward, load_chat_sft, load_reward_model, mean, noun_form, observe, parse,
-    preference_prompts, print_table, ranked_answers, reward_features, run_script, score, title, torch, verb_form,
+    check_int, check_seeds, generate, generator, human_reward, load_chat_sft, load_reward_model, mean, noun_form,
+    observe, parse, preference_prompts, print_table, ranked_answers, reward_features, run_script, score, title, torch,
+    verb_form,
 )
 from farm import (
     INTRANSITIVE, R_ADJECTIVE, R_ADVERB, R_BROKEN, R_FALSE_SOUND, R_PLACE, R_POLITE, R_TRANSITIVE, R_TRUE_SOUND,
@@ -98,6 +99,8 @@ def regress(rows, y):
 def main():
     check_int("N_EDITS", N_EDITS, 200)
     check_int("N_SHOW", N_SHOW, 50)
+    check_seeds(EDIT_SEED=EDIT_SEED, SHOW_SEED=SHOW_SEED)
+
     title("演示 1：最小改动 —— 一条合格的回答只改一处，谁的分高")
     (sft, vocab), (rm, _) = load_chat_sft(), load_reward_model()
     rng, prompts = random.Random(EDIT_SEED), preference_prompts(N_EDITS, EDIT_SEED)

@@ -25,8 +25,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, check_int, check_number, entropy_bits, generator, kl_estimates, load_models, mean, mean_stats,
-    observe, optimal_policy, policy_stats, print_table, run_script, scored_support, setup_torch, title, torch,
+    PROMPT_SUBJECTS, check_choice, check_each, check_int, check_number, check_seeds, entropy_bits, generator,
+    kl_estimates, load_models, mean, mean_stats, observe, optimal_policy, policy_stats, print_table, run_script,
+    scored_support, setup_torch, title, torch,
 )
 
 BETAS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # KL 惩罚的系数，从大到小
@@ -106,11 +107,12 @@ def main():
         check_number(name, globals()[name], 0.01)
     check_int("KL_SAMPLES", KL_SAMPLES, 2)
     check_number("NUDGE", NUDGE, 0.001, 0.5)
-    check_number("BETAS 里最小的", min(BETAS), 0.001)
+    check_each("BETAS", BETAS, check_number, 0.001, at_least=3)
+    check_each("SUBJECTS", SUBJECTS, check_choice, PROMPT_SUBJECTS)
     check_int("N_RANDOM", N_RANDOM, 1)
     check_int("N_SAMPLES", N_SAMPLES, 100)
-    for steps in ASCENT_STEPS:
-        check_int("ASCENT_STEPS 的每一项", steps, 1)
+    check_each("ASCENT_STEPS", ASCENT_STEPS, check_int, 1)
+    check_seeds(SUPPORT_SEED=SUPPORT_SEED, SHAKE_SEED=SHAKE_SEED, KL_SEED=KL_SEED)
     setup_torch()
 
     title("演示 1：奖励用 RM 分数，还是用 r* —— 每个 β 的最优策略")

@@ -26,9 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, check_choice, check_int, check_number, describe_prompt, frozen_copy, load_models, mean,
-    mean_stats, observe, optimal_policy, pg_loss, print_table, rm_reward, rollout_stats, run_script,
-    scored_support, seq_logprob, setup_torch, title, torch, train_pg,
+    PROMPT_SUBJECTS, check_choice, check_each, check_int, check_number, check_seeds, describe_prompt, frozen_copy,
+    load_models, mean, mean_stats, observe, optimal_policy, pg_loss, print_table, rm_reward, rollout_stats,
+    run_script, scored_support, seq_logprob, setup_torch, title, torch, train_pg,
 )
 
 BETA = 0.1  # KL 惩罚的系数
@@ -94,17 +94,16 @@ def main():
     check_number("BETA", BETA, 0, open_low=True)
     check_number("LR", LR, 0, 0.01)
     check_number("CLIP", CLIP, 0, 1, open_low=True)
+    check_int("BATCH", BATCH, 2)
     check_int("STEPS", STEPS, 2)
     check_int("EVERY（STEPS 里至少量两次）", EVERY, 1, STEPS // 2)
     check_int("MANY_STEPS", MANY_STEPS, 1)
     check_int("PPO_EPOCHS", PPO_EPOCHS, 1)
     check_number("LR_TIMES", LR_TIMES, 0, 10, open_low=True)
-    for name in ("TRAIN_SEEDS", "RATIOS", "SUBJECTS"):
-        check_int(f"{name} 的项数", len(globals()[name]), 1)
-    for rho in RATIOS:
-        check_number("RATIOS 的每一项", rho, 0, open_low=True)
-    for subject in SUBJECTS:
-        check_choice("SUBJECTS 的每一项", subject, PROMPT_SUBJECTS)
+    check_each("TRAIN_SEEDS", TRAIN_SEEDS, check_int)
+    check_each("RATIOS", RATIOS, check_number, 0, None, True)  # 大于 0
+    check_each("SUBJECTS", SUBJECTS, check_choice, PROMPT_SUBJECTS)
+    check_seeds(EVAL_SEED=EVAL_SEED, SUPPORT_SEED=SUPPORT_SEED)
     check_int("MANY_EPOCHS", MANY_EPOCHS, 2)
     check_int("N_SAMPLES", N_SAMPLES, 100)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 2)

@@ -27,9 +27,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    VALID_ABOVE, check_ascending, check_int, check_number, frozen_copy, generator, human_reward, load_models, mean,
-    mean_stats, observe, optimal_policy, print_table, random_prompts, rm_reward, rollout_stats, run_script,
-    sample_responses, score, scored_support, setup_torch, title, torch, train_pg,
+    PROMPT_SUBJECTS, VALID_ABOVE, check_ascending, check_choice, check_each, check_int, check_number, check_seeds,
+    frozen_copy, generator, human_reward, load_models, mean, mean_stats, observe, optimal_policy, print_table,
+    random_prompts, rm_reward, rollout_stats, run_script, sample_responses, score, scored_support, setup_torch,
+    title, torch, train_pg,
 )
 
 NS = (1, 2, 4, 8, 16, 32, 64)  # best-of-N 的 N
@@ -109,8 +110,8 @@ def rm_at_kl(sampled, kl):
 
 
 def main():
-    for n in check_ascending("NS", NS):
-        check_int("NS 的每一项", n, 1)
+    check_each("NS", check_ascending("NS", NS), check_int, 1)
+    check_each("SUBJECTS", SUBJECTS, check_choice, PROMPT_SUBJECTS)
     check_number("GOOD_ABOVE", GOOD_ABOVE)
     check_number("LR", LR, 0, 0.01)
     check_number("BETA", BETA, 0)
@@ -118,10 +119,9 @@ def main():
     check_int("N_SAMPLES", N_SAMPLES, 100)
     check_int("BISECTIONS", BISECTIONS, 20)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 2)
-    check_int("TRAIN_SEEDS 的项数", len(TRAIN_SEEDS), 1)
-    check_int("PPO_STEPS 的项数", len(PPO_STEPS), 1)
-    for steps in PPO_STEPS:
-        check_int("PPO_STEPS 的每一项", steps, 1)
+    check_each("TRAIN_SEEDS", TRAIN_SEEDS, check_int)
+    check_each("PPO_STEPS", PPO_STEPS, check_int, 1)
+    check_seeds(SUPPORT_SEED=SUPPORT_SEED, SAMPLE_SEED=SAMPLE_SEED, EVAL_SEED=EVAL_SEED)
     setup_torch()
 
     title("演示 1：KL 的公式是上界 —— 支撑集上的精确值")

@@ -26,9 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    FAULTS, PREFERENCE_SEEDS, RM_K, check_int, check_number, frozen_copy, human_reward, load_models, mean, observe,
-    parse, print_table, ranked_answers, rm_reward, rollout_stats, run_script, setup_torch, split_polite, title,
-    train_pg, train_reward_model,
+    FAULTS, PREFERENCE_SEEDS, RM_K, check_each, check_int, check_number, check_seeds, frozen_copy, human_reward,
+    load_models, mean, observe, parse, print_table, ranked_answers, rm_reward, rollout_stats, run_script, setup_torch,
+    split_polite, title, train_pg, train_reward_model,
 )
 
 BETAS = (0.0, 0.1, 0.3)  # 演示 1、2：KL 惩罚的系数，第一个最小（0 是没有惩罚）
@@ -105,12 +105,9 @@ def main():
     check_int("N_SHOWN", N_SHOWN, 1, 4)
     check_int("RM_STEPS", RM_STEPS, EVERY, STEPS)
     check_number("LR", LR, 0, 0.01, open_low=True)
-    check_int("BETAS 的项数", len(BETAS), 2)
-    check_int("RM_SIZES 的项数", len(RM_SIZES), 1)
-    for size in RM_SIZES:
-        check_int("RM_SIZES 的每一项", size, 1)
-    for beta in BETAS:
-        check_number("BETAS 的每一项", beta, 0)
+    check_each("BETAS", BETAS, check_number, 0, at_least=2)
+    check_each("RM_SIZES", RM_SIZES, check_int, 1)
+    check_seeds(TRAIN_SEED=TRAIN_SEED, EVAL_SEED=EVAL_SEED)
     setup_torch()
 
     name_free = f"β = {BETAS[0]:g}"

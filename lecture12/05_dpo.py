@@ -28,9 +28,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    NOISE, check_int, check_number, dpo_loss, frozen_copy, human_reward, load_models, mean, observe, optimal_policy,
-    pairs_of, policy_stats, print_table, ranked_answers, rm_reward, rollout_stats, run_script, score, scored_support,
-    setup_torch, sigmoid, title, torch, train_dpo, train_pg, train_reward_model,
+    NOISE, PROMPT_SUBJECTS, check_choice, check_each, check_int, check_number, check_seeds, dpo_loss, frozen_copy,
+    human_reward, load_models, mean, observe, optimal_policy, pairs_of, policy_stats, print_table, ranked_answers,
+    rm_reward, rollout_stats, run_script, score, scored_support, setup_torch, sigmoid, title, torch, train_dpo,
+    train_pg, train_reward_model,
 )
 
 BETAS = (0.05, 0.1, 0.3, 1.0)  # DPO 的 β
@@ -111,11 +112,15 @@ def main():
     check_int("TABLE_STEPS", TABLE_STEPS, 50)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 2)
     check_int("PPO_STEPS", PPO_STEPS, 1)
+    check_int("SUPPORT_SAMPLES", SUPPORT_SAMPLES, 1)
+    check_choice("TABLE_SUBJECT", TABLE_SUBJECT, PROMPT_SUBJECTS)
     for name, value, high in (("LR", LR, 0.01), ("PPO_LR", PPO_LR, 0.01)):
         check_number(name, value, 0, high)
-    for beta in (*BETAS, *TABLE_BETAS):
-        check_number("BETAS 与 TABLE_BETAS 的每一项", beta, 0, open_low=True)
-    check_int("BETAS 的项数", len(BETAS), 3)
+    for name, betas, at_least in (("BETAS", BETAS, 3), ("TABLE_BETAS", TABLE_BETAS, 1)):
+        check_each(name, betas, check_number, 0, None, True, at_least=at_least)  # 都大于 0
+    for name, seeds in (("DATA_SEEDS", DATA_SEEDS), ("FRESH_SEEDS", FRESH_SEEDS)):
+        check_int(f"{name} 的项数", len(check_each(name, seeds, check_int)), 3, 3)
+    check_seeds(TRAIN_SEED=TRAIN_SEED, EVAL_SEED=EVAL_SEED, SUPPORT_SEED=SUPPORT_SEED)
     setup_torch()
 
     title("演示 1：从 policy = π_ref 出发，损失与权重")

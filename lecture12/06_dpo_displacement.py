@@ -28,9 +28,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    PROMPT_SUBJECTS, bar, check_int, check_number, describe_prompt, frozen_copy, generator, load_models, mean, observe,
-    preference_data, print_table, rollout_stats, run_script, sample_responses, seq_logprob, setup_torch, sigmoid,
-    support_of, title, torch, train_dpo,
+    PROMPT_SUBJECTS, bar, check_each, check_int, check_number, check_seeds, describe_prompt, frozen_copy, generator,
+    load_models, mean, observe, preference_data, print_table, rollout_stats, run_script, sample_responses, seq_logprob,
+    setup_torch, sigmoid, support_of, title, torch, train_dpo,
 )
 
 BETA = 0.1  # DPO 的 β
@@ -107,15 +107,15 @@ def main():
     for name, high in (("BETA", None), ("LR", 0.01), ("FLIP", 0.5), ("IPO_TAU", None), ("TABLE_STEP", 1),
                        ("ALWAYS_LR", None)):
         check_number(name, globals()[name], 0, high, open_low=True)
-    for name in ("EPOCHS", "N_PROBE", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS"):
+    for name in ("N_PROMPTS", "EPOCHS", "N_PROBE", "N_SINGLE", "SINGLE_STEPS", "TABLE_MAX", "EVAL_PROMPTS",
+                 "SUPPORT_SAMPLES"):
         check_int(name, globals()[name], 1)
+    check_int("K", K, 2)
     check_int("N_SUBJECTS", N_SUBJECTS, 1, len(PROMPT_SUBJECTS))
-    for name, low, high in (("DATA_SEEDS", 3, 3), ("DPO_BETAS", 2, None), ("ALWAYS_STEPS", 2, None)):
-        check_int(f"{name} 的项数", len(globals()[name]), low, high)
-    for steps in ALWAYS_STEPS:
-        check_int("ALWAYS_STEPS 的每一项", steps, 1, 1_000_000)
-    for beta in DPO_BETAS:
-        check_number("DPO_BETAS 的每一项", beta, 0, open_low=True)
+    check_each("DPO_BETAS", DPO_BETAS, check_number, 0, None, True, at_least=2)  # 都大于 0
+    check_each("ALWAYS_STEPS", ALWAYS_STEPS, check_int, 1, 1_000_000, at_least=2)
+    check_int("DATA_SEEDS 的项数", len(check_each("DATA_SEEDS", DATA_SEEDS, check_int)), 3, 3)
+    check_seeds(TRAIN_SEED=TRAIN_SEED, FRESH_SEED=FRESH_SEED, EVAL_SEED=EVAL_SEED, SUPPORT_SEED=SUPPORT_SEED)
     setup_torch()
 
     title(f"演示 1：差在升，赢家在降（DPO，β = {BETA:g}；log π 是平均的变化）")

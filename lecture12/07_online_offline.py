@@ -24,8 +24,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rlhf_lab import (
-    FAULTS, check_int, check_number, dpo_loss, frozen_copy, human_reward, load_models, mean, observe, preference_data,
-    print_table, rollout_stats, run_script, score, setup_torch, title, torch, train_dpo,
+    FAULTS, check_each, check_int, check_number, check_seeds, dpo_loss, frozen_copy, human_reward, load_models, mean,
+    observe, preference_data, print_table, rollout_stats, run_script, score, setup_torch, title, torch, train_dpo,
 )
 
 ROUNDS = 4  # 分几轮
@@ -85,14 +85,16 @@ def train(sft, ref, rm, vocab, k):
 
 def main():
     check_int("ROUNDS", ROUNDS, 2)
-    check_int("TRAIN_SEEDS 的项数", len(TRAIN_SEEDS), 1)
+    check_each("TRAIN_SEEDS", TRAIN_SEEDS, check_int)
     check_int("PROMPTS_PER_ROUND", PROMPTS_PER_ROUND, 1)
     check_int("K", K, 2)
     check_int("EPOCHS", EPOCHS, 1)
     check_number("BETA", BETA, 0, open_low=True)
     check_number("LR", LR, 0, 0.01)
     check_int("FRESH_PROMPTS", FRESH_PROMPTS, 10)
+    check_int("FRESH_SEEDS 的项数", len(check_each("FRESH_SEEDS", FRESH_SEEDS, check_int)), 3, 3)
     check_int("EVAL_PROMPTS", EVAL_PROMPTS, 2)
+    check_seeds(EVAL_SEED=EVAL_SEED)
     setup_torch()
 
     n_pairs = ROUNDS * PROMPTS_PER_ROUND * K * (K - 1) // 2
