@@ -139,7 +139,8 @@ def find_one(query):
         lines = [f"“{query}”不止一个，写得再具体些："] + [f"  {s.code:5} {s.path}" for s in hits]
     else:
         names = {re.sub(r".*/\d\d_|\.py$", "", s.path): s for s in scripts}
-        close = [names[n] for n in difflib.get_close_matches(query, names, n=3, cutoff=0.5)]
+        close = [s for s in scripts if code and s.lecture == int(code[1])]  # 讲次有，编号没有
+        close += [names[n] for n in difflib.get_close_matches(query, names, n=3, cutoff=0.5)]
         lines = [f"没有找到“{query}”。" + ("是不是：" if close else "有这些脚本：")]
         lines += [f"  {s.code:5} {s.path}" for s in close or scripts]
     raise UsageError("\n".join(lines))

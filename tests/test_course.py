@@ -95,6 +95,11 @@ def test_a_typo_gets_a_suggestion():
     assert done.returncode == 2 and "list" in done.stderr
 
 
+def test_a_number_too_high_lists_the_scripts_of_that_lecture_only():
+    done = front_door("run", "6.9")
+    assert done.returncode == 2 and done.stderr.count("lecture06/") == 8 and "lecture01/" not in done.stderr
+
+
 def test_ambiguous_name_lists_the_candidates():
     done = front_door("run", "1")
     assert done.returncode == 2 and "不止一个" in done.stderr and done.stderr.count("lecture01/") >= 4
