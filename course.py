@@ -25,7 +25,6 @@ import sys
 if sys.version_info < (3, 10):  # noqa: UP036  放在最前面：旧的 Python 也要能看到这句话
     sys.exit(f"这门课需要 Python 3.10 或更新的版本，现在是 {sys.version.split()[0]}。")
 
-import ast
 import difflib
 import hashlib
 import os
@@ -81,8 +80,16 @@ class Script(NamedTuple):
 
 
 def read_script(path):
-    """读一个编号脚本的文档字符串；格式不对时 ValueError，说出是哪个文件、缺什么。"""
-    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    """
+    读一个编号脚本的文档字符串；格式不对时 ValueError，说出是哪个文件、缺什么。
+
+    只看开头的文档字符串，不编译整个文件：学生改坏了一个脚本，别的还能列出、能运行。
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # Windows 的编辑器会在开头加一个看不见的 BOM
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} 不是 UTF-8 编码，请在编辑器里另存为 UTF-8") from None
+    doc = (re.match(r'\s*"""(.*?)"""', text, re.S) or ["", ""])[1]
     found = {
         "第 N 讲 · NN：题目 —— 一句话": re.search(r"第 (\d+) 讲 · (\d+)：(.+?) —— ", doc),
         "【问题】": re.search(r"【问题】(.+?)(?:\n\n|\n【|\Z)", doc, re.S),
@@ -99,13 +106,22 @@ def read_script(path):
     )
 
 
+def script_at(path):
+    """同 read_script；读不出来的也占一行，编号从文件名来，问题那一栏写读不出来的原因。"""
+    try:
+        return read_script(path)
+    except ValueError as error:
+        name = path.relative_to(ROOT).as_posix()
+        return Script(name, int(name[7:9]), int(name[10:12]), path.stem, f"（{error}）", "？")
+
+
 def find_scripts(lectures=()):
     """全部编号脚本，按讲次与编号排序；给了 lectures 时只要这几讲。"""
-    scripts = [read_script(path) for path in sorted(ROOT.glob("lecture[0-9][0-9]/[0-9][0-9]_*.py"))]
+    scripts = [script_at(path) for path in sorted(ROOT.glob("lecture[0-9][0-9]/[0-9][0-9]_*.py"))]
     known = sorted({script.lecture for script in scripts})
     for lecture in lectures:
         if lecture.lstrip("0") not in map(str, known):
-            raise UsageError(f"没有第“{lecture}”讲。有的是：{'、'.join(map(str, known))}")
+            raise UsageError(f"没有第“{lecture}”讲。有的是：{'、'.join(map(str, known))}；几讲之间空一格，如 all 1 2")
     wanted = {lecture.lstrip("0") for lecture in lectures}
     return [script for script in scripts if not wanted or str(script.lecture) in wanted]
 
@@ -116,7 +132,7 @@ def find_one(query):
     工具箱（toy_llm 等）写全名也能运行。
     """
     scripts = find_scripts()
-    query = query.strip()
+    query = query.strip().translate(str.maketrans("。．", ".."))  # 中文输入法打出来的点
     code = re.fullmatch(r"(?:lecture)?0*(\d{1,3})(?:[./]0*(\d{1,3}))?", query, re.ASCII)
     stem = Path(query).stem
     if code:
@@ -271,7 +287,11 @@ def cmd_all(*lectures):
     for i, script in enumerate(scripts, 1):
         label = f"[{i}/{len(scripts)}] {script.code} {script.path}"
         print(f"{label} ……", end="", file=sys.stderr, flush=True)
-        row, trouble = run_and_count(script)
+        try:
+            row, trouble = run_and_count(script)
+        except KeyboardInterrupt:
+            print(" 停下了", file=sys.stderr)
+            raise
         rows.append(row)
         problems += trouble
         print(f" {row[1]} 秒，√ {row[2]}，× {row[3]}", file=sys.stderr, flush=True)
@@ -455,9 +475,11 @@ COMMANDS = {
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # 被 kill 时也照常收拾子进程
     name, *options = sys.argv[1:] or ["list"]
+    if name != "test" and {"--help", "-h"} & {*options}:  # run --help 之类；test 的参数归 pytest
+        name, options = "help", []
     try:
         if name not in COMMANDS:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            close = ["run " + name] if name[0].isdigit() else difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"是不是 {close[0]}？" if close else "有的是：list、run、all、test、notes、clean。"
             raise UsageError(f"没有“{name}”这个命令。{hint}说明见 python3 course.py --help")
         if options and COMMANDS[name] in (cmd_list, cmd_clean, cmd_help):
