@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from toy_llm import (
-    OP_SIGNS, ToyLLM, check_ascending, check_choice, check_int, check_number, check_seeds, make_problem_set, mean,
+    OP_SIGNS, ToyLLM, check_ascending, check_int, check_number, check_seeds, check_step, make_problem_set, mean,
     observe, path_probs, print_table, run_script, title,
 )
 
@@ -74,12 +74,7 @@ def main():
     check_int("N_STEPS", N_STEPS, 1)
     check_int("N_PROBLEMS", N_PROBLEMS, 1)
     check_int("N_TRIES", N_TRIES, 1)
-    if not isinstance(TRAP_STEP, (tuple, list)) or len(TRAP_STEP) != 3:
-        raise ValueError(f"TRAP_STEP 应当是 (运算, a, b) 三项，收到的是 {TRAP_STEP!r}")
-    op, a, b = TRAP_STEP
-    check_choice("TRAP_STEP 的运算", op, tuple(OP_SIGNS))
-    check_int("TRAP_STEP 的 a", a)
-    check_int("TRAP_STEP 的 b", b)
+    op, a, b = check_step("TRAP_STEP", TRAP_STEP)
     check_seeds(SET_SEED=SET_SEED, SAMPLE_SEED=SAMPLE_SEED)
     model = ToyLLM(SIZE)
 

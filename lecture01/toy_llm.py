@@ -87,7 +87,7 @@ def check_number(name, value, low=None, high=None, open_low=False):
 def check_ascending(name, values, at_least=2, low=None):
     """检查 values 至少有 at_least 个有限的数（给了 low 时都 ≥ low）、从小到大、不重复，返回它；否则 ValueError。"""
     if not isinstance(values, (tuple, list)) or len(values) < at_least:
-        raise ValueError(f"{name} 应当是至少 {at_least} 个数，收到的是 {values!r}")
+        raise ValueError(f"{name} 应当是至少有 {at_least} 个数的元组，收到的是 {values!r}")
     for value in values:
         check_number(f"{name} 里的数", value, low)
     if any(a >= b for a, b in zip(values, values[1:])):
@@ -122,6 +122,16 @@ def check_choice(name, value, allowed):
     if value not in allowed:
         raise ValueError(f"{name} 应当是 {'、'.join(map(str, allowed))} 之一，收到的是 {value!r}")
     return value
+
+
+def check_step(name, step):
+    """检查 step 是（运算, a, b）：运算是 add、sub、mul 之一，a、b 是整数；返回它。"""
+    if not isinstance(step, (tuple, list)) or len(step) != 3:
+        raise ValueError(f"{name} 应当是（运算, a, b）三项，收到的是 {step!r}")
+    check_choice(f"{name} 的运算", step[0], tuple(OP_SIGNS))
+    for part, value in zip("ab", step[1:]):
+        check_int(f"{name} 的 {part}", value)
+    return step
 
 
 def _range_text(low, high, open_low=False):

@@ -29,17 +29,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lecture01"))
 from toy_llm import (
     CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, Problem, Sample, Step, ToyLLM, apply_bug, apply_op, bar, check_ascending,
-    check_choice, check_counts, check_each, check_int, check_number, check_seeds, extend_trace, fmt_size, make_problem,
-    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index, sigmoid,
-    softmax, step_hardness, title,
+    check_choice, check_counts, check_each, check_int, check_number, check_seeds, check_step, extend_trace, fmt_size,
+    make_problem, make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, run_script, sample_index,
+    sigmoid, softmax, step_hardness, title,
 )
 
 __all__ = [
     # 从 toy_llm 转手出去的
     "CARELESS_OFFSETS", "OP_SIGNS", "PROCEDURES", "Problem", "Sample", "Step", "ToyLLM", "apply_bug", "apply_op",
     "bar", "check_ascending", "check_choice", "check_counts", "check_each", "check_int", "check_number",
-    "check_seeds", "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe", "pad",
-    "pass_at_k", "path_probs", "print_table", "run_script", "sample_index", "sigmoid", "softmax",
+    "check_seeds", "check_step", "extend_trace", "fmt_size", "make_problem", "make_problem_set", "mean", "observe",
+    "pad", "pass_at_k", "path_probs", "print_table", "run_script", "sample_index", "sigmoid", "softmax",
     "step_hardness", "title",
     # 测试时扩展的工具
     "ORM", "PRM", "Meter", "answer_law", "auc", "beam_search", "best_of_n", "check_levels",

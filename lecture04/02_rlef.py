@@ -56,7 +56,7 @@ TEST_SEED = 103  # 演示 1：测试的随机种子
 MORE_SEED = 106  # 演示 1：再做多次的随机种子
 RANDOM_TRAIN_SEED = 104  # 演示 2：随机反馈下训练的随机种子
 RANDOM_TEST_SEED = 105  # 演示 2：随机反馈下测试的随机种子
-FEEDBACKS = ("true", "random")
+FEEDBACKS = ("true", "random")  # 真的反馈、随机的反馈；代码按名字认，不要改
 
 
 def first_wrong_step(sample):

@@ -31,23 +31,22 @@ LECTURE = Path(__file__).resolve().parent
 sys.path[:0] = [str(LECTURE), str(LECTURE.parent / "lecture02")]
 from code_lab import CalculatorError, calculate, expression_of
 from tts_tools import (
-    CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, ToyLLM, apply_bug, apply_op, check_ascending, check_int, check_number,
-    check_seeds, make_problem_set, mean, observe, print_table, run_script, sample_index, step_hardness, title,
+    CARELESS_OFFSETS, OP_SIGNS, PROCEDURES, ToyLLM, apply_bug, apply_op, check_ascending, check_each, check_int,
+    check_number, check_seeds, check_step, make_problem_set, mean, observe, print_table, run_script, sample_index,
+    step_hardness, title,
 )
 
 SIZES = (1e8, 1e9, 1e10, 1e11)  # 模型的参数量
 LEARNER = 1e10  # 演示 3 展示哪个规模学到的习惯
-MALFORMED = 0.15  # 1B 模型写坏算式的概率 m；规模每 ×100，m 变成十分之一
-MALFORMED_MAX = 0.5  # m 的上限
+MALFORMED, MALFORMED_MAX = 0.15, 0.5  # 1B 模型写坏算式的概率 m，和 m 的上限；规模每 ×100，m 变成十分之一
 RECOVER = 0.25  # 看到错误信息以后回过神来的概率 r
 UNSURE = 0.6  # "拿不准才调用"：最可能的做法的概率低于它
 TAU = 0.3  # Toolformer 过滤的门槛，单位 nat
 KEPT_SHARE = 0.3  # 一种步骤里，调用留下来的比例不低于它，微调后的模型就会调用
 FLOOR = 1e-3  # 看到错的结果以后，正确续写还剩多少概率（log 里不能是 0）
 CALLS = 8  # 过滤时每一步写几次调用
-N_PROBLEMS = 200  # 测试题、训练题各多少道
 MIN_STEPS, MAX_STEPS = 2, 5  # 题目最少、最多几步
-REPEATS = 15  # 每道测试题做几次
+N_PROBLEMS, REPEATS = 200, 15  # 测试题、训练题各多少道；每道测试题做几次
 TEST_SET_SEED, TRAIN_SET_SEED = 430, 431  # 出测试题、出训练题的随机种子
 RUN_SEED, FILTER_SEED = 432, 433  # 作答、学习调用的随机种子
 BROKEN = ("{} =", "calc({})", "({}", "{} 元")  # 写坏的算式长什么样
@@ -158,6 +157,7 @@ def main():
     check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
     check_int("BROKEN 的个数", len(BROKEN), 1)
     check_ascending("SIZES", SIZES, low=1)
+    check_each("EXAMPLES", EXAMPLES, check_step)
     check_seeds(TEST_SET_SEED=TEST_SET_SEED, TRAIN_SET_SEED=TRAIN_SET_SEED, RUN_SEED=RUN_SEED, FILTER_SEED=FILTER_SEED)
 
     title("演示 1：同一步，对的算式和错误规则的算式，计算器都照算")

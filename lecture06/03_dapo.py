@@ -49,7 +49,7 @@ CLIP_STEPS, CLIP_BATCH = 14, 64  # 演示 4 的批数与每批组数：组多一
 LEVELS = (0.4, 0.5, 0.6, 0.7, 0.8)  # 演示 4：在这些 pass@1 处比较熵
 RARE_P, COMMON_P = 0.01, 0.9  # 演示 4：一个少见的做法和一个常见的做法
 KEEP, DROP, REFILL = "留着", "只丢不补", "丢了再抽"  # 怎样处理死组；第三种是动态采样
-RECIPES = {  # 每种配方：(怎样处理死组, clip 的上沿, 是否 token 级损失)
+RECIPES = {  # 每种配方：(怎样处理死组, clip 的上沿, 是否 token 级损失)；五种都要有
     "GRPO": (KEEP, EPS_HIGH, False), "+ 动态采样": (REFILL, EPS_HIGH, False),
     "+ clip-higher": (KEEP, EPS_HIGHER, False), "+ token 级损失": (KEEP, EPS_HIGH, True),
     "DAPO（全开）": (REFILL, EPS_HIGHER, True),

@@ -35,7 +35,7 @@ from trainable_llm import (
     print_table, run_script, sample_index, title,
 )
 
-METHODS = ("无基线", "组平均", "RLOO", "最优 b*")  # 四种基线
+METHODS = ("无基线", "组平均", "RLOO", "最优 b*")  # 四种基线；代码按名字认，不要改
 GROUP = 8  # 一组的样本数 G
 GROUPS = (2, 4, 8, 16)  # 演示 1：看"组平均"缩小了多少时用的几种 G
 P_GRID = (0.05, 0.2, 0.5, 0.6, 0.65, 0.9, 0.95)  # 策略做对的概率 p

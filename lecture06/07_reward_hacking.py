@@ -31,7 +31,7 @@ from trainable_llm import (
     print_table, run_script, sft, sigmoid, softmax, step_records, title,
 )
 
-HOLES = ("个位", "格式")  # 两种有漏洞的验证器
+HOLES = ("个位", "格式")  # 两种有漏洞的验证器；代码按名字认，不要改
 BASE_SIZE = 1e9  # 基座模型的参数量
 TEMPLATE_P = 0.02  # 训练开始时写模板的概率
 GROUP, BATCH = 8, 16  # 每题采样几次；每步几道题

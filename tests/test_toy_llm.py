@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_llm import (
     ALPHA, CARELESS_OFFSETS, PROCEDURES, Problem, Step, ToyLLM, apply_bug, apply_op, bar, check_counts, check_each,
-    check_int, check_number, check_seeds, display_width, extend_trace, fmt_size, make_problem, make_problem_set, mean,
-    observe, pad, pass_at_k, path_probs, print_table, sample_index, sigmoid, softmax, step_hardness,
+    check_int, check_number, check_seeds, check_step, display_width, extend_trace, fmt_size, make_problem,
+    make_problem_set, mean, observe, pad, pass_at_k, path_probs, print_table, sample_index, sigmoid, softmax,
+    step_hardness,
 )
 
 values = st.integers(-10**7, 10**7)
@@ -390,6 +391,9 @@ BAD_INPUTS = [
     (lambda: check_counts("KS", (4, 2)), "KS", "(4, 2)", "从小到大"),
     (lambda: check_counts("KS", (1, 2.5)), "KS 里的数", "2.5", "整数"),
     (lambda: check_seeds(A=1, B=None), "B", "None", "整数"),
+    (lambda: check_step("S", ("add", 47)), "S", "('add', 47)", "三项"),
+    (lambda: check_step("S", ("div", 47, 85)), "S 的运算", "'div'", "mul"),
+    (lambda: check_step("S", ("mul", 4.7, 6)), "S 的 a", "4.7", "整数"),
     (lambda: print_table(["a", "b"], [["1"]]), "rows", "2", "headers"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1, 2], ["bug", "bug"], RNG), "values", "2", "1 步"),
     (lambda: extend_trace(ToyLLM(1e9), ONE_STEP, [1], [], RNG), "procs", "0", "等长"),
