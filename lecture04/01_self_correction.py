@@ -101,7 +101,7 @@ def break_even(accuracy, h0, f0):
     """
     loss, gain = accuracy * h0, (1 - accuracy) * f0
     if loss + gain == 0:
-        raise ValueError("h0 与 f0 应当至少有一个起作用，收到的是改不坏、也改不好的情形")
+        raise ValueError("h0 与 f0 应当至少有一个起作用，收到的是改不坏、也改不好的情形：TEMPERATURE 太低时会这样")
     return loss / (loss + gain)
 
 

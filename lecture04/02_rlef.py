@@ -153,7 +153,7 @@ def show_log(log):
 def main():
     check_number("TEMPERATURE", TEMPERATURE, 0)
     for name in ("THETA0", "ALWAYS"):
-        check_number(name, globals()[name])
+        check_number(name, globals()[name], -50, 50)  # 再远，σ 就是 0 或 1，求不回 θ
     for name in ("MAX_TURNS", "EPOCHS", "LOG_EVERY", "REPEATS", "MORE_REPEATS", "N_PROBLEMS", "MIN_STEPS"):
         check_int(name, globals()[name], 1)
     check_int("MAX_STEPS", MAX_STEPS, MIN_STEPS)
