@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_llm import CARELESS_OFFSETS, Problem, Sample, Step, ToyLLM
 from trainable_llm import (
-    HARD_CONTEXTS, TrainableLLM, add_grad, add_grpo_group, apply_bug, apply_grads, apply_op, context_key,
-    context_report, entropy_of, evaluate, exact_scores, make_problem_set, mean, path_probs, probs_for, sft,
-    step_records, true_contexts, value_at,
+    HARD_CONTEXTS, TrainableLLM, add_grad, add_grpo_group, apply_bug, apply_grads, apply_op, check_setting,
+    context_key, context_report, entropy_of, evaluate, exact_scores, make_problem_set, mean, path_probs, probs_for,
+    sft, step_records, true_contexts, value_at,
 )
 
 
@@ -26,6 +26,18 @@ PG = load("lecture06/02_policy_gradient.py")  # hypothesis 的测试不能用 fi
 @pytest.fixture
 def pg():
     return PG
+
+
+@pytest.mark.parametrize("place, value, name", [
+    (0, 0, "BASE_SIZE"), (0, None, "BASE_SIZE"), (1, 0, "N_TRAIN"), (2, 2.5, "N_TEST"), (3, 0, "MIN_STEPS"),
+    (4, 2, "MAX_STEPS"), (5, 1, "GROUP"), (6, 101, "BATCH"),
+])
+def test_check_setting_names_the_one_bad_constant(place, value, name):
+    setting = [1e9, 100, 50, 3, 8, 4, 100]
+    check_setting(*setting)
+    setting[place] = value
+    with pytest.raises(ValueError, match=f"^{name} 应当是.*收到的是 {value!r}$"):
+        check_setting(*setting)
 
 
 def tables_of(path):
