@@ -37,4 +37,5 @@ def pytest_collection_modifyitems(config, items):
         if (item.get_closest_marker("reseed") or not reseed) and (slow or not item.get_closest_marker("slow"))
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
-    items[:] = keep
+    # 先把每个脚本照常运行一遍：两个进程各跑各的；以后谁要用它的输出，都不必等另一个进程跑完
+    items[:] = sorted(keep, key=lambda item: "usual_run" not in item.keywords)

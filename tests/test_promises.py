@@ -14,6 +14,7 @@ from harness import ROOT, TORCH_LECTURES, load, numbered_scripts, run, usual_out
 
 STDLIB = numbered_scripts(torch=False)
 ALL = numbered_scripts()
+TRAINING_FIRST = sorted(ALL, key=lambda path: path != "lecture11/01_pretrain.py")  # 后面的脚本都用它训练的模型
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lecture[0-9][0-9]/*.py"))
 EVERY_OTHER_TORCH = [  # 再跑一遍要几十秒：平时隔一个脚本做一个，--slow 时全做
     pytest.param(script, marks=[pytest.mark.slow] if i % 2 else [])
@@ -56,7 +57,8 @@ def test_torch_script_prints_the_same_bytes_twice(script, tmp_path):
     check_same_bytes(script, "ascii", tmp_path)
 
 
-@pytest.mark.parametrize("script", ALL)
+@pytest.mark.usual_run
+@pytest.mark.parametrize("script", TRAINING_FIRST)
 def test_claims_hold_and_output_is_tidy(script):
     """照常运行时每条结论都成立；每个演示都有表和观察；GBK 终端不丢字；没有 nan、inf、行尾空格，不超过 80 列。"""
     from toy_llm import WIDTH, display_width
