@@ -323,8 +323,8 @@ def run_and_count(script):
 
 def cmd_test(*options):
     python = python_with(RUN_TIME, DEV_TOOLS)
-    # 一次只发两个测试给一个进程：快慢差几百倍，发多了会有一个进程早早闲下来
-    return call([python, "-m", "pytest", "-n", "auto", "--maxschedchunk", "2", *options], cwd=ROOT)
+    # 做完一个才再发一个：测试快慢差几百倍，发多了会有一个进程早早闲下来
+    return call([python, "-m", "pytest", "-n", "auto", "--maxschedchunk", "1", *options], cwd=ROOT)
 
 
 def cmd_notes(*options):
