@@ -200,7 +200,7 @@ def python_with(*requirements):
             if not stamp.exists():
                 pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "-r", ROOT / req[0]]
                 # 预先编译全部文件要多花一倍的时间，而用到的那些第一次导入时自会编译并记下
-                options = [] if sys.dont_write_bytecode else ["--no-compile"]
+                options = [] if os.environ.get("PYTHONDONTWRITEBYTECODE") else ["--no-compile"]
                 subprocess.run(pip + options, check=True, stdout=sys.stderr)
                 stamp.touch()  # 装完才盖章：中途断掉的安装下次会继续
     except (OSError, subprocess.CalledProcessError) as error:

@@ -262,7 +262,7 @@ def exact_scores(model, paths):
     【参数】paths：true_contexts 的结果。
     【简化】与 evaluate、entropy_of 差一点：碰巧答对的不算，走错之后的步骤也不算。
     """
-    probs = {key: model.context_probs(key) for path in paths for key in path}
+    probs = {key: model.context_probs(key) for key in {key for path in paths for key in path}}
     entropies = {key: entropy(p) for key, p in probs.items()}
     return mean(math.prod(probs[key][0] for key in path) for path in paths), mean(
         entropies[key] for path in paths for key in path
