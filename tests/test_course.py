@@ -181,6 +181,21 @@ def test_a_script_with_a_bad_docstring_is_named(small_course):
     assert done.returncode == 0 and re.search("03_odd.py.*缺少.*运行时间", done.stdout)
 
 
+@pytest.mark.parametrize("no_bytecode, precompiled", [("", False), ("1", True)])
+def test_packages_are_not_precompiled_unless_python_never_keeps_bytecode(
+    monkeypatch, tmp_path, no_bytecode, precompiled
+):
+    """预编译 torch 要二十秒；可是环境变量说不留字节码时，不预编译就每次导入都要重来。"""
+    commands = []
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", no_bytecode)
+    monkeypatch.setattr(course, "VENV", tmp_path)
+    monkeypatch.setattr(course, "find_spec", lambda module: None)
+    monkeypatch.setattr(course, "can_import", lambda python, requirements: True)
+    monkeypatch.setattr(course.subprocess, "run", lambda command, **options: commands.append(command))
+    course.python_with(course.RUN_TIME)
+    assert [("--no-compile" in command) for command in commands] == [not precompiled]
+
+
 def test_without_torch_and_network_the_message_is_clear(small_course):
     """没有 torch、没有网络：说清缺什么，第 1 讲照常。-S 让解释器看不见已安装的包。"""
     root, _ = small_course
